@@ -1,0 +1,40 @@
+# Each target is one script; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test quick test-long lint format bench bench-broker lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## install what running and testing need
+	@scripts/setup dev
+
+demo:  ## install what running needs, and show a broker at work
+	@scripts/setup run
+	@.venv/bin/python scripts/demo.py
+
+test: setup  ## lint and every test, as CI runs them
+	@scripts/test all
+
+quick: setup  ## lint and the unit tests that are not slow: under a minute
+	@scripts/test quick
+
+test-long: setup  ## like test, with many more random histories and longer runs
+	@PENSTOCK_LONG=1 scripts/test all
+
+lint: setup  ## ruff and mypy
+	@scripts/lint
+
+format: setup  ## put the code into the house's form
+	@scripts/format
+
+bench: setup  ## every benchmark
+	@scripts/bench
+
+bench-broker: setup  ## the broker beside its peers
+	@.venv/bin/python -m bench.broker
+
+lock:  ## renew requirements.lock and requirements-dev.lock
+	@scripts/lock
+
+clean:  ## remove what setup, tests and builds have made
+	@scripts/clean

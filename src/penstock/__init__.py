@@ -1,0 +1,1 @@
+"""Penstock: one job queue for brokers, databases and directories."""

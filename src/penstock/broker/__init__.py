@@ -1,0 +1,1 @@
+"""The broker: a Disque-compatible node."""

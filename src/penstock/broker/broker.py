@@ -1,0 +1,419 @@
+"""The broker: a node with its commands, clients, configuration and journal. Everything but sockets and the event loop.
+
+A shell (server.py, or a test with a clock of its own) gives it requests (`run`), time (`tick`, `cron`) and a way to send.
+Requests of one turn are run one after another, their replies collect, and `flush` sends them all, once the journal
+has what they promise. That is where batching comes from: one write to the journal and one to each socket a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink
+from penstock.broker.commands import HANDLERS, Handler
+from penstock.broker.commands.jobs import shape_outcome
+from penstock.broker.commands.table import COMMANDS, CommandInfo
+from penstock.broker.config import Config
+from penstock.broker.core import blocking, eviction
+from penstock.broker.core.blocking import Waiter, serve_ready
+from penstock.broker.core.ids import Entropy
+from penstock.broker.core.jobs import Job
+from penstock.broker.core.memory import Memory
+from penstock.broker.core.node import Node
+from penstock.broker.core.refusals import Refused
+from penstock.broker.disk import Disk
+from penstock.broker.journal import Journal
+from penstock.broker.persistence import Persistence
+from penstock.broker.statistics import Statistics
+from penstock.errors import PenstockError
+from penstock.wire.replies import OK, error, simple
+from penstock.wire.words import quote_word
+
+log = logging.getLogger("penstock")
+
+ARGUMENTS_ANY = 1 << 62
+CLIENTS_A_CRON = 200  # clients looked at in one cron run
+NO_AUTH = b"-NOAUTH Authentication required.\r\n"
+OUT_OF_MEMORY = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+IS_LOADING = b"-LOADING Disque is loading the dataset in memory\r\n"
+# What a stranger on another machine is told in protected mode.
+PROTECTED = (
+    b"-DENIED this node runs in protected mode: it has no password, so it answers only clients on its own machine. "
+    b"To use it from elsewhere, set a password (CONFIG SET requirepass), or bind it to loopback, or turn protected "
+    b"mode off with CONFIG SET protected-mode no\r\n"
+)
+
+
+class Shell(Protocol):
+    """What the broker asks of whoever runs it."""
+
+    def soon(self) -> None:
+        """Call `flush` once the requests that have arrived are run."""
+
+    def stop(self) -> None:
+        """End the process in order."""
+
+    def restart(self, crash: bool, delay_ms: int) -> None:
+        """End this process and start again in its place; with `crash` without any cleaning up."""
+
+    def apply(self, directive: str, value: object) -> None:
+        """Put a changed directive into effect where it concerns sockets or the process."""
+
+    def facts(self) -> dict[str, object]:
+        """Give what INFO tells about the process: keys as INFO names them."""
+
+    def sleep(self, seconds: float) -> None:
+        """Stand still, and everything with it (DEBUG SLEEP)."""
+
+    def save_cluster(self) -> None:
+        """Write nodes.conf; raises OSError."""
+
+
+class Command:
+    """One command as this broker runs it, with its statistics."""
+
+    __slots__ = (
+        "calls",
+        "handler",
+        "info",
+        "is_loading",
+        "is_plain",
+        "is_write",
+        "least",
+        "most",
+        "name",
+        "needs_memory",
+        "seconds",
+    )
+
+    def __init__(self, info: CommandInfo, handler: Handler) -> None:
+        self.info = info
+        self.name = info.name
+        self.handler = handler
+        self.least = abs(info.arity)
+        self.most = info.arity if info.arity > 0 else ARGUMENTS_ANY
+        self.is_plain = info.group in ("jobs", "queues")  # changes nothing about clients
+        self.is_write = "write" in info.flags
+        self.needs_memory = "denyoom" in info.flags
+        self.is_loading = "loading" in info.flags
+        self.calls = 0
+        self.seconds = 0.0
+
+
+class Broker:
+    """One running broker."""
+
+    def __init__(
+        self,
+        config: Config,
+        shell: Shell,
+        disk: Disk,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        entropy: Entropy,
+        node_id: bytes,
+    ) -> None:
+        self.config = config
+        self.shell = shell
+        self.disk = disk
+        self.clock = clock
+        self.wall = wall
+        self.statistics = Statistics(config.slowlog_max_len)
+        self.node = Node(node_id, entropy, self, Memory(config.maxmemory, config.maxmemory_policy == "acks"))
+        self.persistence = Persistence(self)
+        self.clients: dict[int, Client] = {}
+        self.monitors: list[Client] = []
+        self.dirty: list[Client] = []
+        self.run_id = entropy(20).hex().encode()
+        self.paused_until_ms = 0  # CLIENT PAUSE
+        self.guarded = False
+        self.slow_s = 0.0
+        self._next_client_id = 1
+        self._buffer_bytes = 0
+        self._cron_clients: list[Client] = []
+        self.by_name = {name: Command(info, HANDLERS[name]) for name, info in COMMANDS.items()}
+        self.commands = self._spellings()
+        self.set_clock()
+        self.reguard()
+
+    def _spellings(self) -> dict[bytes, Command]:
+        """Map what clients write to commands: lower and upper case, and other names for renamed ones."""
+        spellings: dict[bytes, Command] = {}
+        renamed = self.config.rename_command
+        for name, command in self.by_name.items():
+            word = renamed.get(name.encode(), name.encode())
+            if word:
+                spellings[word.lower()] = spellings[word.upper()] = command
+        return spellings
+
+    # Clients come, ask, and go.
+
+    def connect(self, address: str, sink: Sink, is_unix: bool = False) -> Client:
+        """Take a new client in."""
+        self.set_clock()
+        client = Client(self._next_client_id, address, sink, self.node.now_ms, is_unix)
+        self._next_client_id += 1
+        self.clients[client.id] = client
+        self.statistics.connections += 1
+        return client
+
+    def disconnect(self, client: Client) -> None:
+        """Forget a client that is gone."""
+        if self.clients.pop(client.id, None) is None:
+            return
+        client.closing = True
+        client.backlog = []
+        client.out = []
+        if client.waiter is not None:
+            self.set_clock()
+            blocking.leave(self.node, client.waiter)
+            client.waiter = None
+        if client.is_monitor:
+            self.monitors.remove(client)
+            self.reguard()
+
+    def run(self, client: Client, requests: list[list[bytes]]) -> None:
+        """Run requests of a client, in order. Those behind one that blocks wait in its backlog."""
+        if client.waiter is not None or client.backlog or self.paused_until_ms:
+            client.backlog += requests
+            self._run_backlog(client)
+            return
+        node, memory, commands, clock = self.node, self.node.memory, self.commands, self.clock
+        out = client.out
+        following = iter(requests)
+        began = clock()
+        for args in following:
+            node.now_ms = int(began * 1000)
+            command = commands.get(args[0]) or commands.get(args[0].lower())
+            if command is None or not command.least <= len(args) <= command.most:
+                reply = self._reject(client, command, args)
+            elif (self.guarded or memory.used_bytes > memory.full_bytes) and (
+                refusal := self._refuse(client, command, args)
+            ):
+                reply = refusal
+            else:
+                try:
+                    reply = command.handler(self, client, args)
+                except Exception as problem:
+                    reply = self._explain(args, problem)
+                if node.ready:
+                    serve_ready(node)
+                ended = clock()
+                command.calls += 1
+                command.seconds += ended - began
+                if ended - began > self.slow_s:
+                    self._note_slow(command, args, ended - began)
+                began = ended
+            if client.reply_mode:
+                self._mute(client)
+            elif reply is not None:
+                out.append(reply)
+                if command is not None and command.is_plain:
+                    continue
+            if client.waiter is not None or client.closing or self.paused_until_ms:
+                client.backlog = list(following)
+                break
+        self.statistics.commands += len(requests) - len(client.backlog)
+        client.active_ms = node.now_ms
+        client.last_command = command.name if command is not None else "NULL"
+        if out and not client.dirty:
+            self.touch(client)
+        elif client.waiter is not None:
+            self.shell.soon()  # its time-out may be the next thing to happen
+
+    def _reject(self, client: Client, command: Command | None, args: list[bytes]) -> bytes:
+        """Answer what isn't a command, or not with so many arguments."""
+        if command is not None:
+            return error(f"ERR wrong number of arguments for '{command.name}' command")
+        if args[0].lower() == b"quit":
+            client.closing = True
+            return OK
+        return error(b"ERR unknown command '%b'" % args[0])
+
+    def _explain(self, args: list[bytes], problem: Exception) -> bytes:
+        """Turn what a command raised into its reply. A defect of ours must not take the node down."""
+        if isinstance(problem, Refused):
+            return error(str(problem))
+        if isinstance(problem, PenstockError):
+            return error(f"ERR {problem}")
+        log.error("command %r failed", args[0][:64], exc_info=problem)
+        return b"-ERR internal error, see the log of this node\r\n"
+
+    def _refuse(self, client: Client, command: Command, args: list[bytes]) -> bytes | None:
+        """Do the checks before a command that are off while nothing asks for them."""
+        config, memory = self.config, self.node.memory
+        if config.requirepass and not client.authenticated and command.name not in ("auth", "hello"):
+            return NO_AUTH
+        if memory.used_bytes > memory.full_bytes and not eviction.make_room(self.node) and command.needs_memory:
+            return OUT_OF_MEMORY
+        failure = self.persistence.failure
+        if failure and (command.is_write or command.name == "ping"):
+            return error(f"MISCONF Errors writing to the AOF file: {failure}")
+        if self.persistence.loading and not command.is_loading:
+            return IS_LOADING
+        if self.monitors:
+            self._show_to_monitors(client, command, args)
+        return None
+
+    def _show_to_monitors(self, client: Client, command: Command, args: list[bytes]) -> None:
+        if command.name in ("auth", "hello", "monitor"):
+            return
+        words = b" ".join(quote_word(arg) for arg in args)
+        line = simple(b"%.6f [%b] %b" % (self.wall(), client.address.encode(), words))
+        for monitor in self.monitors:
+            monitor.out.append(line)
+            self.touch(monitor)
+
+    def _note_slow(self, command: Command, args: list[bytes], seconds: float) -> None:
+        event = "fast-command" if "fast" in command.info.flags else "command"
+        now_s = int(self.wall())
+        self.statistics.latency.add(event, now_s, int(seconds * 1000))
+        limit_us = self.config.slowlog_log_slower_than
+        if 0 <= limit_us <= seconds * 1e6 and command.name not in ("auth", "hello"):
+            self.statistics.slow.add(now_s, int(seconds * 1e6), args)
+
+    def _mute(self, client: Client) -> None:
+        """Swallow a reply, and go on with CLIENT REPLY SKIP: first its own reply, then the next, however late."""
+        if client.reply_mode == REPLY_SKIP_NEXT:
+            client.reply_mode = REPLY_SKIP
+        elif client.reply_mode == REPLY_SKIP and client.waiter is None:
+            client.reply_mode = REPLY_ON
+
+    def _run_backlog(self, client: Client) -> None:
+        if client.waiter is None and not self.paused_until_ms and not client.closing and client.backlog:
+            requests, client.backlog = client.backlog, []
+            self.run(client, requests)
+
+    def answer(self, waiter: Waiter, outcome: Job | Refused | None) -> None:
+        """Give a client that waited what it gets: the port of the node."""
+        client = waiter.client
+        assert isinstance(client, Client)
+        client.waiter = None
+        if client.reply_mode:
+            self._mute(client)
+        else:
+            client.out.append(shape_outcome(client, waiter, outcome))
+        self.touch(client)
+
+    # Time passes, and turns end.
+
+    def touch(self, client: Client) -> None:
+        """Remember that a client has something to be sent, or a backlog that may run now."""
+        if not client.dirty:
+            client.dirty = True
+            if not self.dirty:
+                self.shell.soon()
+            self.dirty.append(client)
+
+    def flush(self) -> None:
+        """End a turn: make safe what happened in it, then send the replies."""
+        safe = self.persistence.flush()
+        dirty, self.dirty = self.dirty, []
+        for client in dirty:
+            client.dirty = False
+            if not safe and client.out:
+                # What its replies promise could not be written down. Without an answer it knows that it doesn't know.
+                client.out.clear()
+                client.closing = True
+                client.sink.close(now=True)
+                continue
+            if client.out:
+                data = b"".join(client.out)
+                client.out.clear()
+                self.statistics.output_bytes += len(data)
+                client.sink.write(data)
+            if client.closing:
+                client.sink.close(now=False)
+            elif client.backlog:
+                self._run_backlog(client)
+
+    def set_clock(self) -> None:
+        """Bring the node's clocks up to date."""
+        now = self.clock()
+        self.node.now_ms = int(now * 1000)
+        self.node.wall_offset_ms = int(self.wall() * 1000) - self.node.now_ms
+
+    def tick(self) -> float | None:
+        """Do what is due, and tell after how many seconds to come again; None while nothing is planned."""
+        self.set_clock()
+        if self.persistence.loading:
+            return None
+        began = self.clock()
+        more = blocking.tick(self.node)
+        self.statistics.latency.add("jobs-processing", int(self.wall()), int((self.clock() - began) * 1000))
+        if self.node.journal is not None and not self.dirty:
+            self.flush()
+        if more:
+            return 0.0
+        next_ms = self.node.timers.next_ms()
+        return None if next_ms is None else max(0.0, next_ms / 1000 - self.clock())
+
+    def cron(self) -> None:
+        """Ten times a second: everything that isn't urgent."""
+        self.set_clock()
+        node, stats = self.node, self.statistics
+        stats.commands_rate.sample(stats.commands, node.now_ms)
+        stats.input_rate.sample(stats.input_bytes, node.now_ms)
+        stats.output_rate.sample(stats.output_bytes, node.now_ms)
+        if self.paused_until_ms and node.now_ms >= self.paused_until_ms:
+            self.paused_until_ms = 0
+            for client in self.clients.values():
+                if client.backlog:
+                    self.touch(client)
+        node.cluster.cron(node.now_ms, self.config.cluster_node_timeout)
+        if not self.persistence.loading:
+            eviction.drop_idle_queues(node)
+            if node.cluster.leaving:
+                blocking.refuse_waiters(node)
+        self._cron_some_clients()
+        node.memory.peak_bytes = max(node.memory.peak_bytes, node.memory.used_bytes)
+        self.persistence.cron()
+
+    def _cron_some_clients(self) -> None:
+        """Close idle clients and those that don't read; account for buffers."""
+        if not self._cron_clients:
+            self._cron_clients = list(self.clients.values())
+            self._account_buffers(sum(client_bytes(client) for client in self._cron_clients))
+        now_ms, timeout_ms = self.node.now_ms, self.config.timeout * 1000
+        hard, soft, soft_s = self.config.client_output_buffer_limit
+        for client in self._cron_clients[-CLIENTS_A_CRON:]:
+            if timeout_ms and client.waiter is None and not client.is_monitor and now_ms - client.active_ms > timeout_ms:
+                client.sink.close(now=True)
+                continue
+            owed = client.sink.buffered_bytes()
+            if owed > soft > 0:
+                client.over_soft_since_ms = client.over_soft_since_ms or now_ms
+            else:
+                client.over_soft_since_ms = 0
+            too_long = client.over_soft_since_ms and now_ms - client.over_soft_since_ms >= soft_s * 1000
+            if owed > hard > 0 or too_long:
+                log.warning("closing client %s: it has not read %d bytes of replies", client.address, owed)
+                client.sink.close(now=True)
+        del self._cron_clients[-CLIENTS_A_CRON:]
+
+    def _account_buffers(self, buffer_bytes: int) -> None:
+        self.node.memory.used_bytes += buffer_bytes - self._buffer_bytes
+        self.node.memory.base_bytes += buffer_bytes - self._buffer_bytes
+        self._buffer_bytes = buffer_bytes
+
+    def reguard(self) -> None:
+        """Find out again which checks every command needs."""
+        self.guarded = bool(
+            self.config.requirepass or self.monitors or self.persistence.loading or self.persistence.failure
+        )
+        limits_s = [self.config.slowlog_log_slower_than / 1e6] if self.config.slowlog_log_slower_than >= 0 else []
+        if self.statistics.latency.threshold_ms:
+            limits_s.append(self.statistics.latency.threshold_ms / 1000)
+        self.slow_s = min(limits_s, default=float("inf"))
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal, while there is one."""
+        return self.persistence.journal
+
+
+def client_bytes(client: Client) -> int:
+    """Account for what a client keeps in memory."""
+    return client.sink.buffered_bytes() + client.sink.unread_bytes() + sum(map(len, client.out))

@@ -1,0 +1,84 @@
+"""A connected client, as the broker sees it: who it is, what it is owed, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.broker.core.blocking import Waiter
+from penstock.wire.replies import NULL3, NULL_ARRAY, NULL_BULK
+
+REPLY_ON, REPLY_OFF, REPLY_SKIP, REPLY_SKIP_NEXT = range(4)
+
+
+class Sink(Protocol):
+    """The way back to a client: a socket, or a list in a test."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def close(self, now: bool) -> None:
+        """Close once everything is sent, or at once."""
+
+    def buffered_bytes(self) -> int:
+        """Tell how much the peer has not taken yet."""
+
+    def unread_bytes(self) -> int:
+        """Tell how much has arrived of a request that isn't complete."""
+
+    def describe(self) -> str:
+        """Give what CLIENT LIST shows of the socket: `fd=8`."""
+
+
+class Client:
+    """One client. Replies collect in `out`; the broker sends them once what they tell is safe."""
+
+    __slots__ = (
+        "active_ms",
+        "address",
+        "authenticated",
+        "backlog",
+        "closing",
+        "created_ms",
+        "dirty",
+        "id",
+        "is_monitor",
+        "is_unix",
+        "last_command",
+        "library",
+        "name",
+        "null",
+        "null_array",
+        "out",
+        "over_soft_since_ms",
+        "protocol",
+        "reply_mode",
+        "sink",
+        "waiter",
+    )
+
+    def __init__(self, client_id: int, address: str, sink: Sink, now_ms: int, is_unix: bool = False) -> None:
+        self.id = client_id
+        self.address = address
+        self.is_unix = is_unix
+        self.sink = sink
+        self.created_ms = now_ms
+        self.active_ms = now_ms
+        self.name = b""
+        self.library: dict[bytes, bytes] = {}  # what CLIENT SETINFO told
+        self.authenticated = False
+        self.is_monitor = False
+        self.reply_mode = REPLY_ON
+        self.last_command = "NULL"
+        self.out: list[bytes] = []
+        self.dirty = False  # stands in the broker's list of clients with replies to send
+        self.closing = False  # nothing more is read; closes when its replies are sent
+        self.waiter: Waiter | None = None
+        self.backlog: list[list[bytes]] = []  # requests that wait until it is served, or input is resumed
+        self.over_soft_since_ms = 0  # since when its output is above the soft limit
+        self.speak(2)
+
+    def speak(self, protocol: int) -> None:
+        """Choose between RESP2 and RESP3."""
+        self.protocol = protocol
+        self.null = NULL3 if protocol == 3 else NULL_BULK
+        self.null_array = NULL3 if protocol == 3 else NULL_ARRAY

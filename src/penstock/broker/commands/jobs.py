@@ -1,0 +1,230 @@
+"""Commands that add, fetch and finish jobs: ADDJOB, ADDJOBS, GETJOB, ACKJOB and their kin.
+
+The first three are the hot path. Options are parsed once and remembered by their words, replies are made by one format.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.clients import Client
+from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, timeout_argument, to_integer
+from penstock.broker.core import adding, delivery, refusals
+from penstock.broker.core.acks import ack
+from penstock.broker.core.adding import Terms
+from penstock.broker.core.blocking import Waiter, fetch_many, wait
+from penstock.broker.core.ids import is_job_id
+from penstock.broker.core.jobs import Job
+from penstock.broker.core.queues import PAUSED_OUT
+from penstock.broker.core.refusals import Refused
+from penstock.broker.core.removal import remove
+from penstock.broker.core.tokens import LEASE_MS_MAX
+from penstock.wire.replies import error
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+UINT16_MAX, UINT32_MAX = 2**16 - 1, 2**32 - 1
+TTL_S_MAX = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit unix time of the stored form
+TERMS_KEPT_MAX = 1024  # parsed option lists kept; clients use a handful
+BAD_ID = ("BADID", "Invalid Job ID format.")
+
+# Option -> (attribute, least, most, what to say otherwise)
+ADD_NUMBERS = {
+    b"REPLICATE": ("replicate", 1, UINT16_MAX, "REPLICATE must be between 1 and 65535"),
+    b"TTL": ("ttl_s", 1, None, "TTL must be a number > 0"),
+    b"RETRY": ("retry_s", 0, UINT32_MAX, "RETRY time must be a non negative number"),
+    b"DELAY": ("delay_s", 0, UINT32_MAX, "DELAY time must be a non negative number"),
+    b"MAXLEN": ("maxlen", 1, None, "MAXLEN must be a positive number"),
+}
+
+_terms: dict[bytes | tuple[bytes, ...], Terms] = {}
+
+
+def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
+    terms = Terms()
+    at = 0
+    while at < len(options):
+        word = options[at].upper()
+        if word == b"ASYNC":
+            terms.asynchronous = True
+            at += 1
+            continue
+        row = ADD_NUMBERS.get(word)
+        if row is None or at + 1 == len(options):
+            raise Refused(*SYNTAX_ERROR)
+        attribute, least, most, otherwise = row
+        value = to_integer(options[at + 1])
+        if value is None or value < least or (most is not None and value > most):
+            raise Refused("ERR", otherwise)
+        setattr(terms, attribute, value)
+        at += 2
+    terms.ttl_s = min(terms.ttl_s, TTL_S_MAX)
+    terms.timeout_ms = timeout_argument(timeout)
+    return terms
+
+
+def _remember(key: bytes | tuple[bytes, ...], terms: Terms) -> Terms:
+    if len(_terms) >= TERMS_KEPT_MAX:
+        _terms.clear()
+    _terms[key] = terms
+    return terms
+
+
+def addjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """ADDJOB queue body ms-timeout [options]."""
+    key = args[3] if len(args) == 4 else tuple(args[3:])
+    terms = _terms.get(key) or _remember(key, _parse_terms(args[3], args[4:]))
+    return b"+%b\r\n" % adding.add(broker.node, args[1], args[2], terms).id
+
+
+def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """ADDJOBS queue ms-timeout [options] BODIES body [body ...]: all of them, or none."""
+    at = next((at for at in range(3, len(args)) if args[at].upper() == b"BODIES"), 0)
+    if not at or at + 1 == len(args):
+        raise Refused(*SYNTAX_ERROR)
+    key = args[2] if at == 3 else tuple(args[2:at])
+    terms = _terms.get(key) or _remember(key, _parse_terms(args[2], args[3:at]))
+    jobs = adding.add_many(broker.node, args[1], args[at + 1 :], terms)
+    return b"*%d\r\n+%b\r\n" % (len(jobs), b"\r\n+".join([job.id for job in jobs]))
+
+
+def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]."""
+    node = broker.node
+    if len(args) == 3 and args[1] == b"FROM":  # one queue and no option: most calls by far
+        queue = node.queues.by_name.get(args[2])
+        if queue is not None and queue.length and not queue.pause & PAUSED_OUT:
+            job = delivery.fetch(node, queue)
+            if job is not None:
+                return b"*1\r\n*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (
+                    len(job.queue), job.queue, job.id, len(job.body), job.body,
+                )  # fmt: skip
+    nohang, counters, timeout_ms, count, lease_ms = False, False, 0, 1, 0
+    at = 1
+    while True:
+        word = args[at].upper() if at < len(args) else b""
+        value = args[at + 1] if at + 1 < len(args) else None
+        if word == b"FROM":
+            break
+        if word == b"NOHANG":
+            nohang = True
+        elif word == b"WITHCOUNTERS":
+            counters = True
+        elif word == b"TIMEOUT" and value is not None:
+            timeout_ms = timeout_argument(value)
+            at += 1
+        elif word == b"COUNT" and value is not None:
+            count = to_integer(value) or 0
+            if count <= 0:
+                raise Refused("ERR", "COUNT must be a number greater than zero")
+            at += 1
+        elif word == b"LEASE" and value is not None:
+            lease_ms = max(1, duration_argument(value, "LEASE", LEASE_MS_MAX))
+            at += 1
+        else:
+            raise Refused(*SYNTAX_ERROR)
+        at += 1
+    names = args[at + 1 :]
+    if not names:
+        raise Refused(*SYNTAX_ERROR)
+    jobs = fetch_many(node, names, count, lease_ms)
+    if jobs:
+        return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms) for job in jobs]))
+    if nohang:
+        return client.null_array
+    waiter = Waiter(client, counters, lease_ms, node.now_ms)
+    wait(node, waiter, names, timeout_ms)
+    client.waiter = waiter
+    return None
+
+
+def shape_job(job: Job, counters: bool, lease_ms: int) -> bytes:
+    """Give a job as GETJOB replies it."""
+    size = 3 + (1 if lease_ms else 0) + (4 if counters else 0)
+    reply = b"*%d\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (
+        size, len(job.queue), job.queue, job.id, len(job.body), job.body,
+    )  # fmt: skip
+    if lease_ms:
+        token = b"%d" % job.token
+        reply += b"$%d\r\n%b\r\n" % (len(token), token)
+    if counters:
+        reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (job.nacks, job.deliveries)
+    return reply
+
+
+def shape_outcome(client: Client, waiter: Waiter, outcome: Job | Refused | None) -> bytes:
+    """Give what a client that waited is told."""
+    if outcome is None:
+        return client.null_array
+    if isinstance(outcome, Refused):
+        return error(str(outcome))
+    return b"*1\r\n" + shape_job(outcome, waiter.counters, waiter.lease_ms)
+
+
+def find_jobs(broker: Broker, ids: list[bytes]) -> list[Job | None]:
+    """Look all ids up, and refuse the whole command if one of them can't be an id."""
+    get = broker.node.jobs.get
+    jobs = [get(job_id) for job_id in ids]
+    for job, job_id in zip(jobs, ids, strict=True):
+        if job is None and not is_job_id(job_id):
+            raise Refused(*BAD_ID)
+    return jobs
+
+
+def ackjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """ACKJOB id ...: how many were known here and not acked."""
+    node = broker.node
+    done = 0
+    for job in find_jobs(broker, args[1:]):
+        # The same id may come twice: the second time its job is gone.
+        if job is not None and (job.id in node.jobs) and ack(node, job):
+            done += 1
+    return b":%d\r\n" % done
+
+
+def deljob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """DELJOB id ... and FASTACK id ...: forget jobs here; how many were there."""
+    node = broker.node
+    done = 0
+    for job in find_jobs(broker, args[1:]):
+        if job is not None and job.id in node.jobs:
+            remove(node, job)
+            done += 1
+    return b":%d\r\n" % done
+
+
+def enqueue(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """ENQUEUE id ...: put active jobs into their queues; how many moved."""
+    jobs = find_jobs(broker, args[1:])
+    return b":%d\r\n" % sum(delivery.enqueue(broker.node, job) for job in jobs if job is not None)
+
+
+def nack(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """NACK [AFTER ms] id ...: give jobs back, now or after a time; how many were taken back."""
+    after_ms, ids = 0, args[1:]
+    if len(args) > 2 and args[1].upper() == b"AFTER":
+        after_ms, ids = duration_argument(args[2], "AFTER", LEASE_MS_MAX), args[3:]
+    jobs = find_jobs(broker, ids)
+    return b":%d\r\n" % sum(delivery.nack_after(broker.node, job, after_ms) for job in jobs if job is not None)
+
+
+def dequeue(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """DEQUEUE id ...: take queued jobs out of their queues; how many moved."""
+    jobs = find_jobs(broker, args[1:])
+    return b":%d\r\n" % sum(delivery.dequeue(broker.node, job) for job in jobs if job is not None)
+
+
+def working(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """WORKING id: postpone the next delivery; the job's retry time in seconds."""
+    (job,) = find_jobs(broker, args[1:])
+    if job is None:
+        raise Refused(*refusals.NO_JOB)
+    return b":%d\r\n" % delivery.working(broker.node, job)
+
+
+def loadjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """LOADJOB is for journals only."""
+    raise Refused("ERR", "LOADJOB is a special command only processed from AOF")
+
+

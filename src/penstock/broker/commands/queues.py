@@ -1,0 +1,226 @@
+"""Commands that look at queues and jobs, and pause queues: QLEN, QPEEK, QSTAT, PAUSE, QSCAN, JSCAN, SHOW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.broker.clients import Client
+from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, integer_argument
+from penstock.broker.commands.jobs import find_jobs
+from penstock.broker.core.jobs import STATE_NAMES, Job
+from penstock.broker.core.node import Node
+from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
+from penstock.broker.core.refusals import Refused
+from penstock.wire.replies import EMPTY_ARRAY, Value, array, bulk, encode_value, simple
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+SCAN_COUNT_DEFAULT = 100
+PAUSE_WORDS = {b"IN": PAUSED_IN, b"OUT": PAUSED_OUT, b"ALL": PAUSED_IN | PAUSED_OUT}
+BAD_SCAN = ("ERR", "invalid cursor or option name")
+SHOW_FIELDS = (
+    "id queue state repl ttl ctime delay retry nacks additional-deliveries nodes-delivered nodes-confirmed "
+    "next-requeue-within next-awake-within body"
+).split()
+
+
+def qlen(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """QLEN queue."""
+    queue = broker.node.queues.by_name.get(args[1])
+    return b":%d\r\n" % (queue.length if queue is not None else 0)
+
+
+def qpeek(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """QPEEK queue count: the oldest jobs, or with a negative count the newest ones."""
+    count = integer_argument(args[2])
+    queue = broker.node.queues.by_name.get(args[1])
+    if queue is None or not queue.length or not count:
+        return EMPTY_ARRAY
+    jobs = queue.oldest(min(count, queue.length)) if count > 0 else queue.newest(min(-count, queue.length))
+    return array(array([bulk(job.queue), bulk(job.id), bulk(job.body)]) for job in jobs)
+
+
+def qstat(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """QSTAT queue: what is known about it."""
+    queue = broker.node.queues.by_name.get(args[1])
+    if queue is None:
+        return client.null_array
+    now_ms = broker.node.now_ms
+    values: list[tuple[bytes, Value]] = [
+        (b"name", queue.name),
+        (b"len", queue.length),
+        (b"age", (now_ms - queue.created_ms) // 1000),
+        (b"idle", (now_ms - queue.accessed_ms) // 1000),
+        (b"blocked", len(queue.waiters)),
+        (b"import-from", []),
+        (b"import-rate", 0),
+        (b"jobs-in", queue.jobs_in),
+        (b"jobs-out", queue.jobs_out),
+        (b"pause", PAUSE_NAMES[queue.pause]),
+    ]
+    return encode_value([item for pair in values for item in pair], client.protocol)
+
+
+def pause(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """PAUSE queue option ...: the words given replace the state; `state` alone only shows it."""
+    node = broker.node
+    flags, given = 0, False
+    for word in map(bytes.upper, args[2:]):
+        if word in PAUSE_WORDS:
+            flags |= PAUSE_WORDS[word]
+            given = True
+        elif word == b"NONE":
+            flags = 0
+            given = True
+        elif word not in (b"STATE", b"BCAST"):
+            raise Refused(*SYNTAX_ERROR)
+    queue = node.queues.by_name.get(args[1])
+    if given:
+        if queue is None and flags:
+            queue = node.queue(args[1])
+        if queue is not None and queue.pause != flags:
+            set_pause(node, queue, flags)
+    return simple(PAUSE_NAMES[queue.pause if queue is not None else 0])
+
+
+def set_pause(node: Node, queue: Queue, flags: int) -> None:
+    """Change a queue's pause state, write it down, and serve those who waited for it to end."""
+    queue.pause = flags
+    if node.journal is not None:
+        node.journal.paused(queue.name, flags)
+    if queue.waiters and queue.length and not flags & PAUSED_OUT:
+        node.ready[queue] = None
+
+
+def show(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """SHOW id: all that is known about a job."""
+    (job,) = find_jobs(broker, args[1:])
+    return client.null if job is None else _show(broker.node, job, client.protocol)
+
+
+def _facts(node: Node, job: Job) -> list[Value]:
+    """Give a job's fields in the order of SHOW_FIELDS."""
+    return [
+        job.id,
+        job.queue,
+        STATE_NAMES[job.state],
+        job.rules.replicate,
+        max(0, (job.expires_at - node.now_ms + 999) // 1000),
+        job.ctime,
+        job.rules.delay_s,
+        job.rules.retry_s,
+        job.nacks,
+        job.deliveries,
+        sorted(job.holders.delivered),
+        sorted(job.holders.confirmed),
+        max(0, job.requeue_at - node.now_ms) if job.requeue_at else None,
+        max(0, job.wake_at - node.now_ms) if job.wake_at else None,
+        job.body,
+    ]
+
+
+def _show(node: Node, job: Job, protocol: int) -> bytes:
+    pairs = zip(SHOW_FIELDS, _facts(node, job), strict=True)
+    return encode_value([item for name, value in pairs for item in (name.encode(), value)], protocol)
+
+
+def _compact(node: Node, job: Job, protocol: int) -> bytes:
+    """Give a job as a row: id, queue, state, body, ctime, ttl, delay, retry, replicate, nacks, deliveries, requeue."""
+    requeue = b":%d\r\n" % max(0, job.requeue_at - node.now_ms) if job.requeue_at else encode_value(None, protocol)
+    return b"*12\r\n$40\r\n%b\r\n%b%b%b:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n%b" % (
+        job.id,
+        bulk(job.queue),
+        bulk(STATE_NAMES[job.state]),
+        bulk(job.body),
+        job.ctime,
+        max(0, (job.expires_at - node.now_ms + 999) // 1000),
+        job.rules.delay_s,
+        job.rules.retry_s,
+        job.rules.replicate,
+        job.nacks,
+        job.deliveries,
+        requeue,
+    )
+
+
+def _simple_id(node: Node, job: Job, protocol: int) -> bytes:
+    return b"+%b\r\n" % job.id
+
+
+JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
+    b"ID": _simple_id,
+    b"ALL": _show,
+    b"COMPACT": _compact,
+}
+QSCAN_OPTIONS = (b"COUNT", b"MINLEN", b"MAXLEN", b"IMPORTRATE")
+JSCAN_OPTIONS = (b"COUNT", b"QUEUE", b"STATE", b"REPLY")
+
+
+def _scan_arguments(words: list[bytes], options: tuple[bytes, ...]) -> tuple[int, bool, list[tuple[bytes, bytes]]]:
+    """Sort a scan's arguments into cursor, BUSYLOOP and (option, value)."""
+    cursor: int | None = None
+    busy = False
+    given: list[tuple[bytes, bytes]] = []
+    at = 0
+    while at < len(words):
+        word = words[at].upper()
+        if word in options and at + 1 < len(words):
+            given.append((word, words[at + 1]))
+            at += 1
+        elif word == b"BUSYLOOP":
+            busy = True
+        elif cursor is None:
+            cursor = cursor_argument(words[at])
+        else:
+            raise Refused(*SYNTAX_ERROR)
+        at += 1
+    return cursor or 0, busy, given
+
+
+def _scan_reply(cursor: int, items: list[bytes]) -> bytes:
+    return array([bulk(b"%d" % cursor), array(items)])
+
+
+def qscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """QSCAN [cursor] [COUNT n] [BUSYLOOP] [MINLEN n] [MAXLEN n] [IMPORTRATE n]."""
+    cursor, busy, given = _scan_arguments(args[1:], QSCAN_OPTIONS)
+    numbers = {word: integer_argument(value) for word, value in given}
+    count = numbers.get(b"COUNT", SCAN_COUNT_DEFAULT)
+    least, most = numbers.get(b"MINLEN"), numbers.get(b"MAXLEN")
+    rate = numbers.get(b"IMPORTRATE", 0)
+
+    def wanted(queue: Queue) -> bool:
+        return (least is None or queue.length >= least) and (most is None or queue.length <= most) and rate <= 0
+
+    cursor, found = broker.node.queues.scan(cursor, None if busy or count < 0 else count, wanted)
+    return _scan_reply(cursor, [bulk(queue.name) for queue in found])
+
+
+def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s] ... [REPLY all|id|compact]."""
+    cursor, busy, given = _scan_arguments(args[1:], JSCAN_OPTIONS)
+    count, shape = SCAN_COUNT_DEFAULT, _simple_id
+    name: bytes | None = None
+    states: set[int] = set()
+    for word, value in given:
+        if word == b"COUNT":
+            count = integer_argument(value)
+        elif word == b"QUEUE":
+            name = value
+        elif word == b"STATE":
+            if value.lower() not in STATE_NAMES:
+                raise Refused("ERR", "Invalid job state name")
+            states.add(STATE_NAMES.index(value.lower()))
+        elif value.upper() in JSCAN_REPLIES:
+            shape = JSCAN_REPLIES[value.upper()]
+        else:
+            raise Refused("ERR", "Invalid REPLY type, try ID or ALL")
+
+    def wanted(job: Job) -> bool:
+        return (name is None or job.queue == name) and (not states or job.state in states)
+
+    node = broker.node
+    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted)
+    return _scan_reply(cursor, [shape(node, job, client.protocol) for job in found])

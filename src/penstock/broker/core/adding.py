@@ -1,0 +1,159 @@
+"""Adding jobs.
+
+What a producer asks for is parsed once into `Terms`; the same object then serves every job added with the same words.
+Parts of it depend on the cluster's size (the default of REPLICATE), so they are resolved against that and again when it
+changes.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.core import refusals
+from penstock.broker.core.ids import id_suffix
+from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, JOB_BYTES, LISTED, QUEUED, Job, Rules
+from penstock.broker.core.membership import Cluster
+from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
+from penstock.broker.core.refusals import Refused
+
+REPLICATE_DEFAULT = 3
+TTL_DEFAULT_S = 86400
+RETRY_DEFAULT_S = 300  # or a tenth of the time to live, where that is less
+
+
+class Terms:
+    """The options of an add, and what follows from them."""
+
+    __slots__ = (
+        "asynchronous",
+        "careful",
+        "epoch",
+        "delay_s",
+        "maxlen",
+        "replicate",
+        "retry_s",
+        "rules",
+        "suffix",
+        "timeout_ms",
+        "ttl_ms",
+        "ttl_s",
+    )
+
+    def __init__(self) -> None:
+        self.replicate: int | None = None
+        self.delay_s = 0
+        self.retry_s: int | None = None
+        self.ttl_s = TTL_DEFAULT_S
+        self.maxlen: int | None = None
+        self.asynchronous = False
+        self.timeout_ms = 0
+        self.epoch = -1  # of the cluster, for which the other fields were resolved
+
+    def resolve(self, cluster: Cluster) -> None:
+        """Fill in the defaults for a cluster of this size, or refuse what contradicts itself."""
+        replicate = self.replicate or min(REPLICATE_DEFAULT, cluster.size)
+        retry_s = self.retry_s
+        if retry_s is None:
+            retry_s = max(1, min(RETRY_DEFAULT_S, self.ttl_s // 10))
+        if replicate > 1 and retry_s == 0:
+            raise Refused(*refusals.RETRY_0_REPLICATED)
+        if self.delay_s >= self.ttl_s:
+            raise Refused(*refusals.DELAY_BEYOND_TTL)
+        self.rules = Rules.of(replicate, self.delay_s, retry_s)
+        self.suffix = id_suffix(self.ttl_s, retry_s)
+        self.ttl_ms = self.ttl_s * 1000
+        self.careful = replicate > 1 or self.maxlen is not None or cluster.leaving  # more to check than usual
+        self.epoch = cluster.epoch
+
+
+def add(node: Node, name: bytes, body: bytes, terms: Terms) -> Job:
+    """Add one job and give it; it is queued, or waits for its delay."""
+    queue = node.queues.by_name.get(name)
+    if queue is None or queue.pause or terms.epoch != node.cluster.epoch or terms.careful:
+        queue = check_add(node, name, terms)
+    elif node.memory.used_bytes > node.memory.warn_bytes:
+        _check_nodes(node, terms.rules.replicate, short_of_memory=True)
+    return _register(node, name, queue, body, terms)
+
+
+def add_many(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[Job]:
+    """Add several jobs with the same terms: all of them, or none and a refusal."""
+    queue = check_add(node, name, terms)
+    if terms.maxlen is not None and (queue.length if queue else 0) + len(bodies) > terms.maxlen:
+        raise Refused(*refusals.QUEUE_TOO_LONG)
+    jobs = []
+    for body in bodies:
+        jobs.append(_register(node, name, queue, body, terms))
+        queue = queue or node.queues.by_name.get(name)
+    return jobs
+
+
+def check_add(node: Node, name: bytes, terms: Terms) -> Queue | None:
+    """Refuse an add that can't be done now, or give the queue if it exists already."""
+    cluster = node.cluster
+    if terms.epoch != cluster.epoch:
+        terms.resolve(cluster)
+    short_of_memory = node.memory.used_bytes > node.memory.warn_bytes
+    if terms.rules.replicate > 1 or cluster.leaving or short_of_memory:
+        _check_nodes(node, terms.rules.replicate, short_of_memory)
+    queue = node.queues.by_name.get(name)
+    if queue is not None:
+        if terms.maxlen is not None and queue.length >= terms.maxlen:
+            raise Refused(*refusals.QUEUE_TOO_LONG)
+        if queue.pause & PAUSED_IN:
+            raise Refused(*refusals.QUEUE_PAUSED)
+    return queue
+
+
+def _check_nodes(node: Node, replicate: int, short_of_memory: bool) -> None:
+    """Refuse what too few nodes could hold; this node counts only while it may keep a copy itself."""
+    external = node.cluster.leaving or short_of_memory
+    missing = (replicate if external else replicate - 1) - len(node.cluster.reachable)
+    if missing <= 0:
+        return
+    if not external or missing > 1:
+        raise Refused(*refusals.NOT_ENOUGH_NODES)
+    if node.cluster.leaving:
+        raise Refused(*refusals.LEAVING_AND_ONE_SHORT)
+    raise Refused(*refusals.FULL_AND_ONE_SHORT)
+
+
+def _register(node: Node, name: bytes, queue: Queue | None, body: bytes, terms: Terms) -> Job:
+    """Make a job and queue it or start its delay.
+
+    This is the hot path: the first queueing, the stamp and the timer are spelled out here, since calls would cost a
+    fifth of the whole.
+    """
+    now_ms = node.now_ms
+    rules = terms.rules
+    ctime = (now_ms + node.wall_offset_ms) * NS_PER_MS
+    if ctime <= node.last_ctime:
+        ctime = node.last_ctime + 1
+    node.last_ctime = ctime
+    job_id = node.ids.new(terms.suffix)
+    expires_at = now_ms + terms.ttl_ms
+    if rules.delay_s:
+        job = Job(job_id, name, body, rules, ctime, expires_at, node.alone, ACTIVE, 0, now_ms + rules.delay_s * 1000)
+        node.timers.set(job, min(job.requeue_at, expires_at))
+    else:
+        if queue is None:
+            queue = node.queue(name)
+        if rules.retry_ms:
+            requeue_at = node.after_retry(rules.retry_ms)
+            flags = BCAST_QUEUED | BCAST_WILLQUEUE | LISTED
+            # The queue's own name: one object for all of its jobs.
+            job = Job(job_id, queue.name, body, rules, ctime, expires_at, node.alone, QUEUED, flags, requeue_at)
+            node.timers.set_new(job, requeue_at if requeue_at < expires_at else expires_at)
+        else:
+            flags = BCAST_QUEUED | LISTED
+            job = Job(job_id, queue.name, body, rules, ctime, expires_at, node.alone, QUEUED, flags, 0)
+            node.timers.set_new(job, expires_at)
+        queue.append(job)
+        queue.accessed_ms = now_ms
+        queue.jobs_in += 1
+        if queue.waiters and not queue.pause & PAUSED_OUT:
+            node.ready[queue] = None
+    node.jobs.put(job)
+    node.memory.used_bytes += JOB_BYTES + len(body)
+    if node.journal is not None:
+        node.journal.added(job)
+    return job

@@ -1,0 +1,171 @@
+"""Queueing, fetching and requeueing: the life of a job between its add and its end.
+
+`enqueue`, `dequeue` and `fetch` are the only ways in and out of a queue; `wake` is what happens at a job's time.
+A job with retry 0 is delivered at most once: its fetch is written down as its removal, and it never comes back.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.core import refusals
+from penstock.broker.core.acks import collect
+from penstock.broker.core.jobs import (
+    ACKED,
+    ACTIVE,
+    BCAST_QUEUED,
+    BCAST_WILLQUEUE,
+    COUNTER_MASK,
+    DELIVERED,
+    QUEUED,
+    Job,
+)
+from penstock.broker.core.tokens import end_lease
+from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
+from penstock.broker.core.refusals import Refused
+from penstock.broker.core.removal import remove
+
+WARN_MS = 500  # other holders hear of a requeue this long before it
+
+
+def schedule(node: Node, job: Job) -> None:
+    """Set a job's timer to the first thing that will happen to it."""
+    at_ms = job.expires_at
+    if job.requeue_at and job.state != ACKED:
+        due = job.requeue_at
+        if job.flags & BCAST_WILLQUEUE and len(job.holders.delivered) > 1:
+            due -= WARN_MS
+        at_ms = min(at_ms, due)
+    node.timers.set(job, at_ms)
+
+
+def can_queue(job: Job) -> bool:
+    """Tell whether a job may go to its queue now."""
+    return job.state == ACTIVE and (job.rules.retry_s > 0 or not job.flags & DELIVERED)
+
+
+def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
+    """Put an active job into its queue; False if it may not go there."""
+    if not can_queue(job):
+        return False
+    if job.token:
+        end_lease(node, job)
+    again = bool(job.flags & DELIVERED) or nack
+    job.state = QUEUED
+    if job.rules.retry_s:
+        job.flags |= BCAST_WILLQUEUE
+        job.requeue_at = node.after_retry(job.rules.retry_ms)
+    else:
+        job.requeue_at = 0
+    if nack:
+        job.nacks = (job.nacks + 1) & COUNTER_MASK
+    elif job.flags & BCAST_QUEUED:
+        job.deliveries = (job.deliveries + 1) & COUNTER_MASK
+    else:
+        job.flags |= BCAST_QUEUED
+    queue = node.queue(job.queue)
+    queue.insert(job)
+    queue.accessed_ms = node.now_ms
+    queue.jobs_in += 1
+    if queue.waiters and not queue.pause & PAUSED_OUT:
+        node.ready[queue] = None
+    schedule(node, job)
+    if again and node.journal is not None:
+        node.journal.changed(job)
+    return True
+
+
+def dequeue(node: Node, job: Job) -> bool:
+    """Take a queued job out of its queue without delivering it."""
+    if job.state != QUEUED:
+        return False
+    job.state = ACTIVE
+    node.queues.by_name[job.queue].drop()
+    if node.journal is not None:
+        node.journal.changed(job)
+    return True
+
+
+def fetch(node: Node, queue: Queue, lease_ms: int = 0) -> Job | None:
+    """Take the next job of a queue for a client, with a lease if it asked for one."""
+    job = queue.pop()
+    if job is None:
+        return None
+    job.state = ACTIVE
+    job.flags |= DELIVERED
+    queue.accessed_ms = node.now_ms
+    queue.jobs_out += 1
+    if lease_ms:
+        job.token = node.new_token()
+        if job.rules.retry_s:
+            job.requeue_at = node.now_ms + lease_ms
+            schedule(node, job)
+    if node.journal is not None:
+        if job.rules.retry_s:
+            node.journal.changed(job)
+        else:
+            node.journal.removed(job.id)
+    return job
+
+
+def working(node: Node, job: Job) -> int:
+    """Postpone a job's next delivery by its retry time; give that time in seconds."""
+    created_ms = job.ctime // NS_PER_MS
+    expires_wall_ms = job.expires_at + node.wall_offset_ms
+    if node.wall_ms > created_ms + (expires_wall_ms - created_ms) // 2:
+        raise Refused(*refusals.TOO_LATE)
+    if job.rules.retry_s and job.state in (ACTIVE, QUEUED):
+        if job.state == QUEUED:
+            job.state = ACTIVE
+            node.queues.by_name[job.queue].drop()
+        job.flags |= BCAST_WILLQUEUE
+        job.requeue_at = node.after_retry(job.rules.retry_ms)
+        schedule(node, job)
+        if node.journal is not None:
+            node.journal.changed(job)
+    return job.rules.retry_s
+
+
+def nack_after(node: Node, job: Job, after_ms: int) -> bool:
+    """Count a nack and queue the job: at once, or after a time during which it is active."""
+    if not after_ms:
+        return enqueue(node, job, nack=True)
+    if not can_queue(job):
+        return False
+    end_lease(node, job)
+    job.nacks = (job.nacks + 1) & COUNTER_MASK
+    job.flags &= ~BCAST_QUEUED  # its next queueing is this nack's, not one more delivery
+    job.requeue_at = node.now_ms + after_ms
+    schedule(node, job)
+    if node.journal is not None:
+        node.journal.changed(job)
+    return True
+
+
+def wake(node: Node, job: Job) -> None:
+    """Do what is due for a job at this time."""
+    now_ms = node.now_ms
+    if job.expires_at <= now_ms:
+        remove(node, job)
+        return
+    if job.state == ACKED:
+        collect(node, job)
+        return
+    if job.requeue_at and job.requeue_at <= now_ms:
+        if job.state == QUEUED:
+            if job.rules.retry_s:  # nobody fetched it: a new period begins, nothing is counted
+                job.flags |= BCAST_WILLQUEUE
+                job.requeue_at = node.after_retry(job.rules.retry_ms)
+        elif job.rules.retry_s and _paused_in(node, job):
+            job.requeue_at = node.after_retry(job.rules.retry_ms)
+        elif enqueue(node, job):
+            return
+        else:
+            job.requeue_at = 0
+    elif job.flags & BCAST_WILLQUEUE and job.requeue_at - WARN_MS <= now_ms:
+        job.flags &= ~BCAST_WILLQUEUE
+    schedule(node, job)
+
+
+def _paused_in(node: Node, job: Job) -> bool:
+    queue = node.queues.by_name.get(job.queue)
+    return queue is not None and bool(queue.pause & PAUSED_IN)

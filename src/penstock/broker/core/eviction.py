@@ -1,0 +1,62 @@
+"""Giving up what nobody needs: finished jobs under memory pressure, and queues without traffic."""
+
+from __future__ import annotations
+
+from penstock.broker.core.jobs import ACKED, DELIVERED, Job
+from penstock.broker.core.node import Node
+from penstock.broker.core.queues import Queue
+from penstock.broker.core.removal import remove
+
+LOOKS_IN_VAIN_MAX = 256  # jobs looked at in a row without finding one to evict, before a command gives up
+IDLE_MS = (300_000, 10_000, 2_000)  # a queue without traffic is forgotten after this, by memory level
+SAMPLE_QUEUES = 20  # idle queues are looked for in samples of this size
+
+
+def make_room(node: Node) -> bool:
+    """Evict until the node is below level 2 again; False if it stays above."""
+    memory = node.memory
+    if not memory.max_bytes or memory.used_bytes <= memory.full_bytes:
+        return True
+    if not memory.evict:
+        return False
+    if node.jobs.count:
+        _evict_jobs(node)
+    else:
+        drop_idle_queues(node)
+    return memory.used_bytes <= memory.full_bytes
+
+
+def _evict_jobs(node: Node) -> None:
+    memory = node.memory
+    keys = node.jobs.page_keys()
+    in_vain = 0
+    while in_vain < LOOKS_IN_VAIN_MAX and node.jobs.count:
+        page = node.jobs.pages[keys[memory.next_sample(1) % len(keys)]]
+        evictable = [job for job in page.values() if _is_evictable(job)]
+        in_vain = 0 if evictable else in_vain + max(1, len(page))
+        for job in evictable:
+            remove(node, job)
+            if memory.used_bytes <= memory.full_bytes:
+                return
+
+
+def _is_evictable(job: Job) -> bool:
+    return job.state == ACKED or (job.rules.retry_s == 0 and bool(job.flags & DELIVERED))
+
+
+def is_idle(node: Node, queue: Queue, idle_ms: int) -> bool:
+    """Tell whether a queue may be forgotten."""
+    unused = not (queue.length or queue.waiters or queue.pause)
+    return unused and node.now_ms - queue.accessed_ms >= idle_ms
+
+
+def drop_idle_queues(node: Node) -> None:
+    """Forget idle queues, by sampling; goes on while more than a tenth of a sample was idle."""
+    idle_ms = IDLE_MS[node.memory.level()]
+    while len(node.queues):
+        sample = node.queues.some(node.memory.next_sample(SAMPLE_QUEUES), SAMPLE_QUEUES)
+        idle = [queue for queue in sample if is_idle(node, queue, idle_ms)]
+        for queue in idle:
+            node.drop_queue(queue)
+        if len(idle) * 10 <= len(sample):
+            return

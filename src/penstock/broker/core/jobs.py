@@ -1,0 +1,113 @@
+"""The job record of a node, its states, and the rules of its delivery.
+
+A million of these live in one process, so the record has slots, shares what many jobs have in common (`Rules`,
+`Holders`) and keeps no field that can be derived.
+
+State        meaning                                               leaves by
+wait-repl    added here, too few nodes have confirmed a copy yet   enough confirmations, or failure
+active       known, not in a queue: delayed, or out with a worker  its requeue time, NACK, ENQUEUE
+queued       waiting in its queue on this node                     a fetch, DEQUEUE, WORKING
+acked        finished; stays until every holder knows              garbage collection (core.acks)
+gone         no longer registered; somebody may still look at it   -
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from penstock.broker.core.tokens import Claim
+
+WAIT_REPL, ACTIVE, QUEUED, ACKED, GONE = range(5)
+STATE_NAMES = (b"wait-repl", b"active", b"queued", b"acked")
+
+# Flags that travel and are stored with a job.
+BCAST_QUEUED = 1  # the next enqueue must be told to the other holders, and counts as a delivery
+BCAST_WILLQUEUE = 2  # warn the other holders half a second before the requeue
+DELIVERED = 4  # fetched at least once here
+STORED_FLAGS = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
+# Flags of this process alone.
+LISTED = 8  # an entry of its queue's order still points here, valid or not
+
+COUNTER_MASK = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk
+
+# What a job takes in this process beside its body: the record (160), its id (80), creation time (48), two time
+# stamps (64), body header (about 40), and its places in registry, queue order and timers (about 70). Measured by
+# tests/system/test_memory.py, which fails when the process grows by 25 % more or less than this says.
+JOB_BYTES = 450
+
+
+class Rules(NamedTuple):
+    """How a job wants to be delivered; one object is shared by all jobs with the same rules."""
+
+    replicate: int
+    delay_s: int
+    retry_s: int
+    retry_ms: int
+
+    @classmethod
+    def of(cls, replicate: int, delay_s: int, retry_s: int) -> Rules:
+        """Make rules from what a record stores."""
+        return cls(replicate, delay_s, retry_s, retry_s * 1000)
+
+
+class Holders:
+    """Which nodes may hold a copy of a job (`delivered`), and which have confirmed what it waits for."""
+
+    __slots__ = ("confirmed", "delivered", "gc_tries")
+
+    def __init__(self, delivered: frozenset[bytes], confirmed: frozenset[bytes] = frozenset()) -> None:
+        self.delivered = delivered
+        self.confirmed = confirmed
+        self.gc_tries = 0
+
+
+class Job:
+    """One job as this node knows it. Times are monotonic milliseconds of this process; 0 means never."""
+
+    __slots__ = (
+        "body",
+        "claim",
+        "ctime",
+        "deliveries",
+        "expires_at",
+        "flags",
+        "holders",
+        "id",
+        "nacks",
+        "queue",
+        "requeue_at",
+        "rules",
+        "state",
+        "token",
+        "wake_at",
+    )
+
+    def __init__(
+        self,
+        job_id: bytes,
+        queue: bytes,
+        body: bytes,
+        rules: Rules,
+        ctime: int,
+        expires_at: int,
+        holders: Holders,
+        state: int = ACTIVE,
+        flags: int = 0,
+        requeue_at: int = 0,
+    ) -> None:
+        self.id = job_id
+        self.queue = queue  # the name: a queue may be forgotten while its jobs are out, and made again
+        self.body = body
+        self.rules = rules
+        self.ctime = ctime  # creation, wall nanoseconds, strictly increasing on the creating node
+        self.expires_at = expires_at
+        self.holders = holders
+        self.state = state
+        self.flags = flags
+        self.requeue_at = requeue_at
+        self.wake_at = 0
+        self.nacks = 0
+        self.deliveries = 0
+        self.token = 0  # of the lease it is out with; 0 = fetched without one
+        self.claim: Claim | None = None

@@ -1,0 +1,98 @@
+"""What clients do with leases and claims: ack, nack and extend by token, or by the key of a claim.
+
+Each answer is one of the words below, so that a batch tells for each of its jobs what became of it.
+"""
+
+from __future__ import annotations
+
+from penstock.broker.core.acks import ack
+from penstock.broker.core.blocking import fetch_many
+from penstock.broker.core.delivery import nack_after, schedule
+from penstock.broker.core.jobs import Job
+from penstock.broker.core.node import Node
+from penstock.broker.core.tokens import holds, join_claim
+
+DONE, STALE, UNKNOWN = "OK", "STALE", "NOJOB"
+
+
+def ack_lease(node: Node, job_id: bytes, token: int) -> str:
+    """Finish a job that this token holds."""
+    job = node.jobs.get(job_id)
+    if job is None:
+        return UNKNOWN
+    if not holds(job, token):
+        return STALE
+    ack(node, job)
+    return DONE
+
+
+def nack_lease(node: Node, job_id: bytes, token: int, after_ms: int) -> str:
+    """Give a job back that this token holds, to be delivered again after a time."""
+    job = node.jobs.get(job_id)
+    if job is None:
+        return UNKNOWN
+    if not holds(job, token):
+        return STALE
+    nack_after(node, job, after_ms)
+    return DONE
+
+
+def extend_lease(node: Node, job_id: bytes, token: int, lease_ms: int) -> str:
+    """Let a lease end so long from now."""
+    job = node.jobs.get(job_id)
+    if job is None:
+        return UNKNOWN
+    if not holds(job, token):
+        return STALE
+    _extend(node, job, lease_ms)
+    return DONE
+
+
+def _extend(node: Node, job: Job, lease_ms: int) -> None:
+    if job.rules.retry_s:  # one that is delivered at most once has no requeue to put off
+        job.requeue_at = node.now_ms + lease_ms
+        schedule(node, job)
+    if node.journal is not None:
+        node.journal.changed(job)
+
+
+def claim(node: Node, key: bytes, names: list[bytes], count: int, lease_ms: int) -> list[Job]:
+    """Give the jobs held under a key, with a fresh lease; if there are none, lease up to `count` new ones."""
+    held = node.claims.get(key)
+    if held is not None:
+        jobs = list(held.jobs.values())
+        for job in jobs:
+            _extend(node, job, lease_ms)
+        return jobs
+    if not count:
+        return []
+    jobs = fetch_many(node, names, count, lease_ms)
+    for job in jobs:
+        join_claim(node, key, job)
+        if node.journal is not None and job.rules.retry_s:
+            node.journal.changed(job)
+    return jobs
+
+
+def held_jobs(node: Node, key: bytes) -> list[Job]:
+    """Give the jobs under a key, which may be none."""
+    held = node.claims.get(key)
+    return list(held.jobs.values()) if held is not None else []
+
+
+def ack_claim(node: Node, key: bytes) -> int:
+    """Finish all jobs under a key; tell how many."""
+    return sum(ack(node, job) for job in held_jobs(node, key))
+
+
+def nack_claim(node: Node, key: bytes, after_ms: int) -> int:
+    """Give all jobs under a key back; tell how many."""
+    return sum(nack_after(node, job, after_ms) for job in held_jobs(node, key))
+
+
+def extend_claim(node: Node, key: bytes, lease_ms: int) -> int:
+    """Renew the lease of all jobs under a key; tell how many."""
+    jobs = held_jobs(node, key)
+    for job in jobs:
+        _extend(node, job, lease_ms)
+    return len(jobs)

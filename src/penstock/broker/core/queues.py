@@ -1,0 +1,133 @@
+"""A queue of one node: its waiting jobs in order, its waiting clients, its pause state and counters.
+
+Order is creation time, then id: a job that comes back goes to the front of younger ones. New jobs nearly always come
+with growing creation times, so they are appended to a deque; the rest goes to a small heap beside it, and the next job
+is the smaller of both heads.
+
+A job taken out of the middle (DEQUEUE, an ack, expiry) leaves its entry behind, marked LISTED on the job. An entry is
+valid while its job is queued, so a job that is queued again before its entry was met needs no second one: its place
+is the same. When more entries are stale than valid, the order is rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush, merge, nlargest, nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock.broker.core.jobs import LISTED, QUEUED, Job
+
+if TYPE_CHECKING:
+    from penstock.broker.core.blocking import Waiter
+
+PAUSED_IN, PAUSED_OUT = 1, 2
+PAUSE_NAMES = (b"none", b"in", b"out", b"all")
+# A queue object with its dict entries, deque and heap; a deque alone takes 600 bytes.
+QUEUE_BYTES = 1200
+STALE_MIN = 64  # stale entries a queue may hold before a rebuild is worth looking at
+
+_Late = tuple[int, bytes, Job]
+
+
+class Queue:
+    """One queue. `length` is the number of jobs waiting; only core.delivery changes it."""
+
+    __slots__ = (
+        "_jobs",
+        "_late",
+        "_newest",
+        "accessed_ms",
+        "created_ms",
+        "index",
+        "jobs_in",
+        "jobs_out",
+        "length",
+        "name",
+        "pause",
+        "waiters",
+    )
+
+    def __init__(self, name: bytes, now_ms: int, index: int) -> None:
+        self.name = name
+        self.index = index  # its place in the list that QSCAN walks
+        self.created_ms = now_ms
+        self.accessed_ms = now_ms
+        self.length = 0
+        self.pause = 0
+        self.jobs_in = 0
+        self.jobs_out = 0
+        self.waiters: dict[Waiter, None] = {}  # first come, first served
+        self._jobs: deque[Job] = deque()
+        self._late: list[_Late] = []
+        self._newest = 0
+
+    def append(self, job: Job) -> None:
+        """Put a new job, already marked LISTED, into its place: nearly always the end."""
+        self.length += 1
+        if job.ctime > self._newest or not self._jobs:
+            self._jobs.append(job)
+            self._newest = job.ctime
+        else:
+            heappush(self._late, (job.ctime, job.id, job))
+
+    def insert(self, job: Job) -> None:
+        """Put a job, just made queued, into its place."""
+        if job.flags & LISTED:
+            self.length += 1
+            return
+        job.flags |= LISTED
+        self.append(job)
+
+    def pop(self) -> Job | None:
+        """Take the next job out, still in state queued, or None."""
+        jobs, late = self._jobs, self._late
+        while True:
+            if late:
+                if jobs and (jobs[0].ctime, jobs[0].id) < late[0][:2]:
+                    job = jobs.popleft()
+                else:
+                    job = heappop(late)[2]
+            elif jobs:
+                job = jobs.popleft()
+            else:
+                return None
+            job.flags &= ~LISTED
+            if job.state == QUEUED:
+                self.length -= 1
+                return job
+
+    def drop(self) -> None:
+        """Count out a job that has just left the state queued by another way than `pop`."""
+        self.length -= 1
+        stale = len(self._jobs) + len(self._late) - self.length
+        if stale > STALE_MIN and stale > self.length:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        for order in (self._jobs, (entry[2] for entry in self._late)):
+            for job in order:
+                if job.state != QUEUED:
+                    job.flags &= ~LISTED
+        self._jobs = deque(job for job in self._jobs if job.flags & LISTED)
+        self._late = [entry for entry in self._late if entry[2].flags & LISTED]
+        heapify(self._late)
+
+    def clear(self) -> None:
+        """Let go of all jobs."""
+        self._jobs.clear()
+        self._late.clear()
+        self.length = 0
+
+    def oldest(self, most: int) -> Iterator[Job]:
+        """Look at the first jobs, without touching them."""
+        valid = ((job.ctime, job.id, job) for job in self._jobs if job.state == QUEUED)
+        late = nsmallest(most, (entry for entry in self._late if entry[2].state == QUEUED)) if self._late else []
+        return islice((entry[2] for entry in merge(valid, late)), most)
+
+    def newest(self, most: int) -> Iterator[Job]:
+        """Look at the last jobs, newest first, without touching them."""
+        valid = ((job.ctime, job.id, job) for job in reversed(self._jobs) if job.state == QUEUED)
+        late = nlargest(most, (entry for entry in self._late if entry[2].state == QUEUED)) if self._late else []
+        return islice((entry[2] for entry in merge(valid, late, reverse=True)), most)

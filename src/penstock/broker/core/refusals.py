@@ -1,0 +1,34 @@
+"""What a node refuses, in its own words: one row a reason, raised as `Refused`."""
+
+from __future__ import annotations
+
+from penstock.errors import PenstockError
+
+
+class Refused(PenstockError):
+    """A request that the node understood and won't do; `code` is the word that programs look at."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code} {text}")
+        self.code = code
+        self.text = text
+
+
+_NODES = "Not enough reachable nodes for the requested replication level"
+_UNABLE = f"{_NODES}, since I'm unable to hold a copy of the message for the following reason: "
+
+NOT_ENOUGH_NODES = ("NOREPL", _NODES)
+LEAVING_AND_ONE_SHORT = ("NOREPL", _UNABLE + "I'm leaving the cluster")
+FULL_AND_ONE_SHORT = ("NOREPL", _UNABLE + "I'm out of memory")
+JOB_REMOVED = ("NOREPL", "job removed (expired?) before the requested replication level was achieved")
+# The two blanks are the original's.
+RETRY_0_REPLICATED = ("ERR", "With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)")
+DELAY_BEYOND_TTL = ("ERR", "The specified DELAY is greater than TTL. Job refused since would never be delivered")
+QUEUE_TOO_LONG = ("MAXLEN", "Queue is already longer than the specified MAXLEN count")
+QUEUE_PAUSED = ("PAUSED", "Queue paused in input, try later")
+NODE_LEAVING = ("LEAVING", "This node is leaving the cluster, please connect to a different one")
+NO_JOB = ("NOJOB", "Job not known in the context of this node.")
+TOO_LATE = (
+    "TOOLATE",
+    "Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.",
+)

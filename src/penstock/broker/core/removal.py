@@ -1,0 +1,52 @@
+"""Forgetting jobs: one way out of the node for expiry, deletion, eviction and finished acks."""
+
+from __future__ import annotations
+
+from penstock.broker.core.jobs import ACKED, GONE, JOB_BYTES, QUEUED, Job
+from penstock.broker.core.tokens import end_lease
+from penstock.broker.core.node import Node
+
+
+def remove(node: Node, job: Job) -> None:
+    """Forget a job, whatever its state, and write that down unless its ack was written already."""
+    state = job.state
+    if state == QUEUED:
+        job.state = GONE
+        node.queues.by_name[job.queue].drop()
+    job.state = GONE
+    node.timers.cancel(job)
+    node.jobs.remove(job)
+    node.memory.used_bytes -= JOB_BYTES + len(job.body)
+    if job.token:
+        end_lease(node, job)
+    if state != ACKED and node.journal is not None:
+        node.journal.removed(job.id)
+
+
+def remove_all(node: Node) -> None:
+    """Forget all jobs and queues for good: that is written down, too."""
+    if node.journal is not None:
+        for job in node.jobs:
+            if job.state != ACKED:
+                node.journal.removed(job.id)
+        for queue in node.queues.by_name.values():
+            if queue.pause:
+                node.journal.paused(queue.name, 0)
+    forget_all(node)
+
+
+def forget_all(node: Node) -> None:
+    """Empty the node. Clients that wait on a queue are answered as at their timeout."""
+    for job in node.jobs:
+        job.state = GONE
+        node.timers.cancel(job)
+    waiters = list(dict.fromkeys(w for queue in node.queues.by_name.values() for w in queue.waiters))
+    node.jobs.clear()
+    node.queues.clear()
+    node.claims.clear()
+    node.ready.clear()
+    node.memory.used_bytes = node.memory.base_bytes
+    for waiter in waiters:
+        node.timers.cancel(waiter)
+        waiter.queues = ()
+        node.port.answer(waiter, None)

@@ -1,0 +1,163 @@
+"""Bringing jobs back from a journal, each to where it was.
+
+waiting in its queue, held here alone   queued at once, in its order
+waiting, held by others too             active; its requeue is announced once the node timeout has passed
+out with a worker                       active until its requeue time or lease ends, as it was
+delayed                                 keeps its time
+retry 0, not delivered for sure         queued
+retry 0, perhaps delivered              never queued again: shown, not delivered
+
+A journal that says nothing of deliveries (an original one) leaves open whether a job was out with a worker. Such a job
+comes back after its retry time, or at once after a controlled restart (`aof-enqueue-jobs-once`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.broker.core.delivery import enqueue, schedule
+from penstock.broker.core.jobs import (
+    ACTIVE,
+    BCAST_QUEUED,
+    BCAST_WILLQUEUE,
+    DELIVERED,
+    JOB_BYTES,
+    QUEUED,
+    STORED_FLAGS,
+    Holders,
+    Job,
+    Rules,
+)
+from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.tokens import join_claim
+from penstock.wire.record import JobRecord
+
+
+class Change(NamedTuple):
+    """The last known state of a job, from the record of deliveries."""
+
+    state: int
+    flags: int
+    nacks: int
+    deliveries: int
+    requeue_wall_ms: int  # 0 = never
+    token: int
+    claim_key: bytes
+
+
+class Trust(NamedTuple):
+    """What the journal is good for."""
+
+    knows_deliveries: bool  # there is a record of deliveries beside it
+    complete: bool  # nothing that was written can be missing: a clean stop, a crash of the process alone, or fsync always
+    enqueue_once: bool  # the operator says that this is a controlled restart
+
+
+class Restorer:
+    """Restores jobs one by one, and counts what it did."""
+
+    def __init__(self, node: Node, trust: Trust, node_timeout_ms: int) -> None:
+        self.node = node
+        self.trust = trust
+        self.node_timeout_ms = node_timeout_ms
+        self.restored = 0
+        self.expired = 0
+        self.withheld = 0  # at-most-once jobs that may have been delivered
+        self._rules: dict[tuple[int, int, int], Rules] = {}
+        self._known_ids = node.cluster.known_ids()
+
+    def restore(self, record: JobRecord, change: Change | None) -> None:
+        """Bring one job back."""
+        node = self.node
+        expires_at = record.expires * 1000 - node.wall_offset_ms
+        if expires_at <= node.now_ms:
+            self.expired += 1
+            return
+        key = (record.replicate, record.delay, record.retry)
+        rules = self._rules.get(key)
+        if rules is None:
+            rules = self._rules[key] = Rules.of(*key)
+        queue = node.queues.by_name.get(record.queue)
+        name = queue.name if queue is not None else record.queue
+        job = Job(record.id, name, record.body, rules, record.ctime, expires_at, self._holders(record.nodes))
+        job.flags = record.flags & STORED_FLAGS
+        job.nacks, job.deliveries = record.nacks, record.deliveries
+        if record.id[2:10] == node.cluster.my_id[:8]:
+            node.seen_ctime(record.ctime)
+        node.jobs.put(job)
+        node.memory.used_bytes += JOB_BYTES + len(job.body)
+        self.restored += 1
+        state = record.state
+        if change is not None:
+            state = change.state
+            job.flags = change.flags & STORED_FLAGS
+            job.nacks, job.deliveries = change.nacks, change.deliveries
+        if rules.retry_s:
+            self._place(job, state, change)
+        else:
+            self._place_at_most_once(job, state)
+
+    def _holders(self, nodes: tuple[bytes, ...]) -> Holders:
+        my_id = self.node.cluster.my_id
+        holders = (self._known_ids & frozenset(nodes)) | {my_id}
+        return self.node.alone if len(holders) == 1 else Holders(holders)
+
+    def _place(self, job: Job, state: int, change: Change | None) -> None:
+        node = self.node
+        if state == QUEUED:
+            if len(job.holders.delivered) > 1:
+                job.flags |= BCAST_WILLQUEUE
+                job.requeue_at = node.now_ms + self.node_timeout_ms
+            elif self.trust.knows_deliveries:
+                self._queue(job)
+                return
+            elif self.trust.enqueue_once:
+                enqueue(node, job)
+                return
+            else:
+                job.requeue_at = node.after_retry(job.rules.retry_ms)
+        elif change is not None:
+            job.requeue_at = max(change.requeue_wall_ms - node.wall_offset_ms, 1)
+            if change.token and job.requeue_at > node.now_ms:
+                job.token = change.token
+                node.seen_token(change.token)
+                if change.claim_key:
+                    join_claim(node, change.claim_key, job)
+        elif job.rules.delay_s and not job.flags & BCAST_QUEUED:
+            job.requeue_at = self._release_at(job)
+        else:
+            job.requeue_at = node.after_retry(job.rules.retry_ms)
+        schedule(node, job)
+
+    def _place_at_most_once(self, job: Job, state: int) -> None:
+        node = self.node
+        certain = self.trust.complete or self.trust.enqueue_once
+        waiting = state == QUEUED or (job.rules.delay_s and not job.flags & BCAST_QUEUED)
+        release_at = self._release_at(job) if job.rules.delay_s and state == ACTIVE else 0
+        if job.flags & DELIVERED or not waiting:
+            self.withheld += state == QUEUED
+        elif release_at > node.now_ms:
+            job.requeue_at = release_at
+        elif certain:
+            self._queue(job)
+            return
+        else:
+            job.flags |= DELIVERED
+            self.withheld += 1
+        schedule(node, job)
+
+    def _release_at(self, job: Job) -> int:
+        """Tell when a delay ends, at least 1 (0 would mean never)."""
+        return max(job.ctime // NS_PER_MS - self.node.wall_offset_ms + job.rules.delay_s * 1000, 1)
+
+    def _queue(self, job: Job) -> None:
+        """Put a job back where it waited; nothing is counted, since nothing happened to it."""
+        node = self.node
+        job.state = QUEUED
+        job.flags |= BCAST_QUEUED
+        if job.rules.retry_s:
+            job.requeue_at = node.after_retry(job.rules.retry_ms)
+        queue = node.queue(job.queue)
+        job.queue = queue.name
+        queue.insert(job)
+        schedule(node, job)

@@ -1,0 +1,126 @@
+"""Timers: a wheel of lists in place of a heap.
+
+Most timers are cancelled long before they are due (an acknowledged job never retries), so setting and cancelling must
+cost next to nothing, and order matters only shortly before the time comes. Items wait unsorted in slots of 128 ms; when
+a slot's time comes it is sorted into `_due`.
+
+Cancelling leaves a dead entry behind. A slot that is more than half dead is swept, so that at most about as many dead
+entries as live ones are kept, at a constant cost per cancel. An entry is alive while its item's `wake_at` falls into
+the slot it stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+SLOT_BITS = 7  # 128 ms: at 200,000 new timers a second a slot sorts in a few milliseconds
+SWEEP_MIN = 64  # dead entries a slot may hold before a sweep is worth looking at
+
+
+class Timed(Protocol):
+    """What can be scheduled: `wake_at` is the time it is due, 0 while it isn't scheduled."""
+
+    wake_at: int
+
+
+class Timers:
+    """Everything of a node that will happen at a known time."""
+
+    __slots__ = ("_dead", "_due", "_keys", "_now_key", "_sequence", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: dict[int, list[Timed]] = {}
+        self._keys: list[int] = []  # heap of the slots' keys
+        self._dead: dict[int, int] = {}
+        self._due: list[tuple[int, int, Timed]] = []  # heap of the current slot and what is overdue
+        self._now_key = 0
+        self._sequence = 0
+
+    def set(self, item: Timed, at_ms: int) -> None:
+        """Schedule an item, or move it."""
+        key = at_ms >> SLOT_BITS
+        before = item.wake_at
+        item.wake_at = at_ms
+        if before:
+            before_key = before >> SLOT_BITS
+            if before_key == key and key > self._now_key:
+                return
+            self._bury(before_key)
+        if key > self._now_key:
+            slot = self._slots.get(key)
+            if slot is None:
+                self._slots[key] = [item]
+                heappush(self._keys, key)
+            else:
+                slot.append(item)
+        else:
+            self._sequence += 1
+            heappush(self._due, (at_ms, self._sequence, item))
+
+    def set_new(self, item: Timed, at_ms: int) -> None:
+        """Schedule an item that was never scheduled, some time ahead."""
+        item.wake_at = at_ms
+        slot = self._slots.get(at_ms >> SLOT_BITS)
+        if slot is not None:
+            slot.append(item)
+        else:
+            item.wake_at = 0
+            self.set(item, at_ms)
+
+    def cancel(self, item: Timed) -> None:
+        """Forget an item; harmless if it isn't scheduled."""
+        at_ms = item.wake_at
+        if at_ms:
+            item.wake_at = 0
+            self._bury(at_ms >> SLOT_BITS)
+
+    def _bury(self, key: int) -> None:
+        if key <= self._now_key:
+            return  # entries in the due heap are short-lived: they are skipped when popped
+        dead = self._dead.get(key, 0) + 1
+        if dead < SWEEP_MIN or dead * 2 < len(self._slots[key]):
+            self._dead[key] = dead
+            return
+        self._dead[key] = 0
+        self._slots[key] = [item for item in self._slots[key] if item.wake_at >> SLOT_BITS == key]
+
+    def pop_due(self, now_ms: int, most: int) -> Iterator[Timed]:
+        """Give items whose time has come, earliest first, at most so many; each is unscheduled as it is given."""
+        self._turn(now_ms)
+        due = self._due
+        while due and due[0][0] <= now_ms and most > 0:
+            at_ms, _, item = heappop(due)
+            if item.wake_at == at_ms:
+                item.wake_at = 0
+                most -= 1
+                yield item
+
+    def next_ms(self) -> int | None:
+        """Tell when to call `pop_due` next, or None while nothing is scheduled."""
+        due, keys = self._due, self._keys
+        while due and due[0][2].wake_at != due[0][0]:
+            heappop(due)
+        if due:
+            return due[0][0]
+        return keys[0] << SLOT_BITS if keys else None
+
+    def _turn(self, now_ms: int) -> None:
+        """Sort the slots whose time has come into the due heap."""
+        self._now_key = max(self._now_key, now_ms >> SLOT_BITS)
+        keys = self._keys
+        while keys and keys[0] <= self._now_key:
+            key = heappop(keys)
+            self._dead.pop(key, None)
+            fresh = []
+            for item in self._slots.pop(key):
+                if item.wake_at >> SLOT_BITS == key:
+                    self._sequence += 1
+                    fresh.append((item.wake_at, self._sequence, item))
+            if self._due:
+                for entry in fresh:
+                    heappush(self._due, entry)
+            else:
+                heapify(fresh)
+                self._due = fresh

@@ -1,0 +1,58 @@
+"""Who a job is out with: the tokens of leases, and the claims that hold many of them.
+
+A plain fetch leaves the requeue clock running from the queueing, and its ack is by id alone. A lease restarts that clock
+at the delivery, for as long as the client asked, and comes with a token. The token is good until the job is queued again
+for any reason; after that it is stale, and whoever shows it is told so and changes nothing.
+
+A claim is a lease on many jobs under one key, chosen by the client. The same key gives the same jobs again, with a fresh
+lease, also after the client died or the node restarted, until they are acked or their lease ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.core.jobs import ACTIVE, Job
+
+if TYPE_CHECKING:
+    from penstock.broker.core.node import Node
+
+LEASE_MS_DEFAULT = 120_000  # of a claim that names none
+LEASE_MS_MAX = 7 * 86_400_000  # a lease is there to end: a week is far beyond any job
+CLAIM_JOBS_MAX = 100_000  # one reply must stay in the tens of megabytes
+CLAIM_KEY_BYTES_MAX = 512
+
+
+class Claim:
+    """The jobs held under one key."""
+
+    __slots__ = ("jobs", "key")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.jobs: dict[bytes, Job] = {}
+
+
+def end_lease(node: Node, job: Job) -> None:
+    """Make a job's token stale, and take it out of its claim."""
+    job.token = 0
+    claim = job.claim
+    if claim is not None:
+        job.claim = None
+        del claim.jobs[job.id]
+        if not claim.jobs:
+            del node.claims[claim.key]
+
+
+def join_claim(node: Node, key: bytes, job: Job) -> None:
+    """Put a leased job under a claim's key."""
+    claim = node.claims.get(key)
+    if claim is None:
+        claim = node.claims[key] = Claim(key)
+    claim.jobs[job.id] = job
+    job.claim = claim
+
+
+def holds(job: Job | None, token: int) -> bool:
+    """Tell whether a token is the one of this job's present lease."""
+    return job is not None and job.token == token != 0 and job.state == ACTIVE

@@ -1,0 +1,367 @@
+"""The journal: what a node must remember.
+
+Two files. The first is the original's append-only file, so that an original node loads ours and we load theirs:
+
+  LOADJOB <record>            a job is held here (wire.record, storage form)
+  DELJOB <id>                 it is finished, deleted, or delivered for the only time
+
+The second, `<name>.state`, holds what the original never writes down. It sets the state of jobs that the first file
+brings back; the last record of a job wins, and records of jobs that are gone mean nothing:
+
+  STATE <id> <packed> [key]   state, flags, counters, requeue time, lease token; the key of its claim
+  PAUSE <queue> <flags>       a queue's pause state
+  START <boot id> <fsync>     a process began to write, in this run of the machine, with this policy
+  CLEAN                       it stopped in order; nothing is missing
+
+Records are collected while commands run and written at once before the replies leave (`flush`), synced too where
+appendfsync is `always`. If that fails, the replies don't leave, and writes are refused until it works again. A failed
+sync may have dropped what was written before, so only a complete rewrite heals it.
+
+A rewrite is done in small steps between commands, page by page of the job table. What changes meanwhile goes to the old
+and the new files alike, in order, so a page may be written before or after a change and the end is the same.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.broker.core.jobs import ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
+from penstock.broker.core.node import Node
+from penstock.broker.disk import Disk, File
+from penstock.wire.record import JobRecord, encode_record
+
+# state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token
+STATE = struct.Struct("<BBHHQQ")
+STATE_SUFFIX = ".state"
+REWRITE_PREFIX = "temp-rewrite-"
+SYNC_MS = 1000  # appendfsync everysec
+RETRY_MS = 1000  # a failed write is tried again after this
+REWRITE_JOBS = 256  # written in one step: about a millisecond
+REWRITE_SYNC_BYTES = 32 << 20  # the new file is synced in pieces, so that the last sync is short
+
+ALWAYS, EVERYSEC, NO = "always", "everysec", "no"
+
+
+def _command(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+class Journal:
+    """Writes the journal of one node. `failure` says why it can't, while it can't."""
+
+    def __init__(self, node: Node, disk: Disk, name: str, policy: str) -> None:
+        self.node = node
+        self.disk = disk
+        self.name = name
+        self.failure = ""
+        self._policy = policy
+        self._jobs_file: File = disk.append(name)
+        self._state_file: File = disk.append(name + STATE_SUFFIX)
+        self._jobs: list[bytes] = []
+        self._states: list[bytes] = []
+        self._unwritten = [b"", b""]  # what a short write left over, by file
+        self._sync_failed = False
+        self._unsynced = False
+        self._synced_ms = node.now_ms
+        self._retry_ms = 0
+        self._template_key: tuple[object, ...] = ()
+        self._template = b""
+        self._template_from = self._template_until = 0
+        self.base_bytes = self._jobs_file.size
+        self.rewrite: Rewrite | None = None
+        self.delayed_syncs = 0
+        self._mark_start()
+
+    # The node's side: one record each, collected.
+
+    def added(self, job: Job) -> None:
+        """Note a new job. Jobs added alike differ in three fields only, so the rest is kept ready."""
+        body = job.body
+        key = (job.queue, job.rules, len(body), job.state, job.flags, job.holders)
+        if key != self._template_key or not self._template_from <= job.expires_at <= self._template_until:
+            self._template = _load_template(self.record(job))
+            self._template_key = key
+            # All expiries in one second of the wall clock, rounded up, are stored alike.
+            offset = self.node.wall_offset_ms
+            self._template_until = (job.expires_at + offset + 999) // 1000 * 1000 - offset
+            self._template_from = self._template_until - 999
+        self._jobs.append(self._template % (job.id, job.ctime.to_bytes(8, "little"), body))
+
+    def removed(self, job_id: bytes) -> None:
+        """Note the end of a job."""
+        self._jobs.append(b"*2\r\n$6\r\nDELJOB\r\n$40\r\n%b\r\n" % job_id)
+
+    def changed(self, job: Job) -> None:
+        """Note where a job is now."""
+        self._states.append(_state_command(job, self.node.wall_offset_ms))
+
+    def paused(self, name: bytes, pause: int) -> None:
+        """Note a queue's pause state."""
+        self._states.append(_command(b"PAUSE", name, b"%d" % pause))
+
+    def record(self, job: Job) -> JobRecord:
+        """Give a job in the form it is stored in."""
+        return JobRecord(
+            id=job.id,
+            state=job.state,
+            gc_retry=0,
+            flags=job.flags & STORED_FLAGS,
+            replicate=job.rules.replicate,
+            expires=(job.expires_at + self.node.wall_offset_ms + 999) // 1000,
+            ctime=job.ctime,
+            delay=job.rules.delay_s,
+            retry=job.rules.retry_s,
+            nacks=job.nacks,
+            deliveries=job.deliveries,
+            queue=job.queue,
+            body=job.body,
+            nodes=tuple(sorted(job.holders.delivered)),
+        )
+
+    # The shell's side.
+
+    @property
+    def size(self) -> int:
+        """Bytes of the first file."""
+        return self._jobs_file.size
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to flush."""
+        return bool(self._jobs or self._states)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return sum(map(len, self._jobs)) + sum(map(len, self._states)) + sum(map(len, self._unwritten))
+
+    @property
+    def syncing(self) -> bool:
+        """Whether what was written has not reached the disk yet."""
+        return self._unsynced
+
+    @property
+    def policy(self) -> str:
+        """When to sync: always, everysec or no."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: str) -> None:
+        self._policy = policy
+        self._mark_start()
+
+    def _mark_start(self) -> None:
+        self._states.append(_command(b"START", self.disk.boot_id(), self._policy.encode()))
+
+    def flush(self) -> bool:
+        """Write what was collected, and sync it if the policy says so; False if that failed."""
+        if self._sync_failed:
+            return False
+        batch = [self._unwritten[0] + b"".join(self._jobs), self._unwritten[1] + b"".join(self._states)]
+        if self.rewrite is not None:
+            self.rewrite.follow(b"".join(self._jobs), b"".join(self._states))
+        self._jobs.clear()
+        self._states.clear()
+        try:
+            for at, file in enumerate((self._jobs_file, self._state_file)):
+                while batch[at]:
+                    batch[at] = batch[at][file.write(batch[at]) :]
+                    self._unsynced = True
+        except OSError as error:
+            self._unwritten = batch
+            self._fail(error)
+            return False
+        self._unwritten = [b"", b""]
+        if self._policy == ALWAYS and self._unsynced and not self._sync():
+            return False
+        self.failure = ""
+        return True
+
+    def _sync(self) -> bool:
+        try:
+            self._state_file.sync()
+            self._jobs_file.sync()
+        except OSError as error:
+            self._sync_failed = True
+            self._fail(error)
+            return False
+        self._unsynced = False
+        self._synced_ms = self.node.now_ms
+        return True
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error.strerror or str(error)
+        self._retry_ms = self.node.now_ms + RETRY_MS
+
+    def cron(self) -> None:
+        """Ten times a second: retry a failed write, start the sync of this second, see how the last one ended."""
+        now_ms = self.node.now_ms
+        if self.failure and now_ms >= self._retry_ms:
+            self._retry_ms = now_ms + RETRY_MS
+            self.flush()
+        try:
+            done = self._jobs_file.sync_done() & self._state_file.sync_done()
+        except OSError as error:
+            self._sync_failed = True
+            self._fail(error)
+            return
+        if self._policy != EVERYSEC or not self._unsynced or now_ms - self._synced_ms < SYNC_MS:
+            return
+        if not done:
+            self.delayed_syncs += 1
+            return
+        self._unsynced = False
+        self._synced_ms = now_ms
+        self._state_file.begin_sync()
+        self._jobs_file.begin_sync()
+
+    def begin_rewrite(self) -> None:
+        """Start a rewrite; `step_rewrite` does the work."""
+        self.rewrite = Rewrite(self)
+
+    def step_rewrite(self) -> bool:
+        """Do a little of a rewrite under way; True when there is nothing more to do, for good or bad."""
+        rewrite = self.rewrite
+        if rewrite is None:
+            return True
+        if not self._sync_failed and not self.flush():
+            return False
+        if self._sync_failed:  # the old file is lost for good: the new one takes what comes
+            rewrite.follow(b"".join(self._jobs), b"".join(self._states))
+            self._jobs.clear()
+            self._states.clear()
+        try:
+            if not rewrite.step():
+                return False
+            rewrite.finish(self._policy == ALWAYS or self._sync_failed)
+        except OSError:
+            self.rewrite = None
+            rewrite.abandon()
+            raise
+        self._jobs_file.close()
+        self._state_file.close()
+        self._jobs_file, self._state_file = rewrite.jobs_file, rewrite.state_file
+        self._unwritten = [b"", b""]
+        self._sync_failed = False
+        self.failure = ""
+        self.base_bytes = self._jobs_file.size
+        self._unsynced = True
+        self.rewrite = None
+        return True
+
+    def close(self, clean: bool = True) -> bool:
+        """Stop: everything is written and synced, and said to be complete."""
+        if self.rewrite is not None:
+            self.rewrite.abandon()
+            self.rewrite = None
+        if clean:
+            self._states.append(_command(b"CLEAN"))
+        written = self.flush() and self._sync()
+        self._jobs_file.close()
+        self._state_file.close()
+        return written
+
+
+class Rewrite:
+    """New files with only what is alive, while the old ones go on."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.disk = journal.disk
+        self.names = (journal.name, journal.name + STATE_SUFFIX)
+        self.jobs_file = self.disk.append(REWRITE_PREFIX + self.names[0], fresh=True)
+        self.state_file = self.disk.append(REWRITE_PREFIX + self.names[1], fresh=True)
+        self.started_ms = journal.node.now_ms
+        self._pages = iter(list(journal.node.jobs.page_keys()))
+        self._synced_bytes = 0
+        self._written = False
+        self._failure: OSError | None = None
+        start = _command(b"START", self.disk.boot_id(), journal.policy.encode())
+        pauses = [
+            _command(b"PAUSE", queue.name, b"%d" % queue.pause)
+            for queue in journal.node.queues.by_name.values()
+            if queue.pause
+        ]
+        self.follow(b"", start + b"".join(pauses))
+
+    def follow(self, jobs: bytes, states: bytes) -> None:
+        """Take what was also written to the old files."""
+        try:
+            _write_all(self.jobs_file, jobs)
+            _write_all(self.state_file, states)
+        except OSError as error:  # raised by the next step: it ends the rewrite, not the command under way
+            self._failure = error
+
+    def step(self) -> bool:
+        """Write some jobs; True once all are in the new files and synced."""
+        if self._failure is not None:
+            raise self._failure
+        if not (self.jobs_file.sync_done() & self.state_file.sync_done()):
+            return False
+        if self._written:
+            return True
+        journal, node = self.journal, self.journal.node
+        jobs: list[bytes] = []
+        states: list[bytes] = []
+        for key in self._pages:
+            for job in node.jobs.pages.get(key, {}).values():
+                if job.state in (ACTIVE, QUEUED) and (job.rules.retry_s or not job.flags & DELIVERED):
+                    record = encode_record(journal.record(job))
+                    jobs.append(b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n%b\r\n" % (len(record), record))
+                    if job.state == ACTIVE:
+                        states.append(_state_command(job, node.wall_offset_ms))
+            if len(jobs) >= REWRITE_JOBS:
+                break
+        else:
+            self._written = True
+        self.follow(b"".join(jobs), b"".join(states))
+        if self._written or self.jobs_file.size - self._synced_bytes > REWRITE_SYNC_BYTES:
+            self._synced_bytes = self.jobs_file.size
+            self.jobs_file.begin_sync()
+            self.state_file.begin_sync()
+        return False
+
+    def finish(self, sync: bool) -> None:
+        """Put the new files in the place of the old ones. Any mix of old and new of the two brings back the same."""
+        if sync:
+            self.jobs_file.sync()
+            self.state_file.sync()
+        for name in self.names:
+            self.disk.replace(name, by=REWRITE_PREFIX + name)
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self.jobs_file.close()
+        self.state_file.close()
+        for name in self.names:
+            self.disk.remove(REWRITE_PREFIX + name)
+
+
+def _write_all(file: File, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+def _state_command(job: Job, wall_offset_ms: int) -> bytes:
+    requeue_at = job.requeue_at
+    packed = STATE.pack(
+        job.state,
+        job.flags & STORED_FLAGS,
+        job.nacks,
+        job.deliveries,
+        requeue_at + wall_offset_ms if requeue_at else 0,
+        job.token,
+    )
+    if job.claim is None:
+        return b"*3\r\n$5\r\nSTATE\r\n$40\r\n%b\r\n$22\r\n%b\r\n" % (job.id, packed)
+    return _command(b"STATE", job.id, packed, job.claim.key)
+
+
+def _load_template(record: JobRecord) -> bytes:
+    """Give a LOADJOB command for jobs like this one, with places for id, creation time and body."""
+    data = encode_record(record)
+    body_at = 76 + len(record.queue) + 4
+    parts = (data[:4], data[44:52], data[60:body_at], data[body_at + len(record.body) :])
+    first, second, third, last = (part.replace(b"%", b"%%") for part in parts)
+    head = b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n" % len(data)
+    return head + first + b"%b" + second + b"%b" + third + b"%b" + last + b"\r\n"

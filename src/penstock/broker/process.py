@@ -1,0 +1,135 @@
+"""What a server does to its own process: directory, log, limits, daemon, certificates."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import resource
+import ssl
+import sys
+from pathlib import Path
+
+from penstock.broker.config import Config, ConfigRefused
+from penstock.broker.core.membership import BUS_PORT_OFFSET, PORT_MAX
+from penstock.errors import ConfigError
+
+log = logging.getLogger("penstock")
+
+LOG_LEVELS = {"debug": logging.DEBUG, "verbose": logging.DEBUG, "notice": logging.INFO, "warning": logging.WARNING}
+LOG_FORMAT = "%(process)d %(asctime)s %(levelname)s %(message)s"
+RESERVED_FILES = 32  # descriptors beside those of clients: journal, sockets, log
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def check(config: Config) -> None:
+    """Refuse a configuration that can't work, before anything is touched."""
+    if config.port > PORT_MAX:
+        raise ConfigError(
+            f"port {config.port} leaves no room for the cluster bus at port + {BUS_PORT_OFFSET}: use one up to {PORT_MAX}"
+        )
+    if config.tls_port and not (config.tls_cert_file and config.tls_key_file):
+        raise ConfigError("tls-port needs tls-cert-file and tls-key-file")
+
+
+def prepare(config: Config) -> None:
+    """Go where the configuration says, become a daemon if it says so, and open the log."""
+    for name in ("tls_cert_file", "tls_key_file", "tls_ca_cert_file", "pidfile", "logfile"):
+        value = getattr(config, name)
+        if value:
+            setattr(config, name, str(Path(value).absolute()))
+    try:
+        os.chdir(config.dir)
+    except OSError as problem:
+        raise ConfigError(f"can't use dir {config.dir}: {problem.strerror}") from None
+    if config.daemonize:
+        _daemonize()
+        Path(config.pidfile).write_text(f"{os.getpid()}\n")
+    _open_log(config)
+    try:
+        allow_clients(config.maxclients)
+    except ConfigRefused:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        config.maxclients = max(1, soft - RESERVED_FILES)
+        log.warning("maxclients is lowered to %d: the system allows no more open files", config.maxclients)
+
+
+def _daemonize() -> None:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+
+
+def _open_log(config: Config) -> None:
+    handler: logging.Handler = logging.FileHandler(config.logfile) if config.logfile else logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    log.handlers = [handler]
+    if config.syslog_enabled:
+        system = logging.handlers.SysLogHandler("/dev/log", facility=config.syslog_facility)
+        system.ident = f"{config.syslog_ident}: "
+        log.addHandler(system)
+    log.setLevel(LOG_LEVELS[config.loglevel])
+    log.propagate = False
+
+
+def change_directory(path: str) -> None:
+    """CONFIG SET dir."""
+    try:
+        os.chdir(path)
+    except OSError as problem:
+        raise ConfigRefused(f"Changing directory: {problem.strerror}") from None
+
+
+def allow_clients(clients: int) -> None:
+    """Make room for so many open sockets."""
+    wanted = clients + RESERVED_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(hard, wanted)))
+    except (ValueError, OSError):
+        if hard > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        if hard < wanted:
+            most = max(1, hard - RESERVED_FILES)
+            raise ConfigRefused(
+                f"The operating system is not able to handle the specified number of clients, try with {most}"
+            ) from None
+
+
+def tls_context(config: Config) -> ssl.SSLContext:
+    """Make the TLS side of the server."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_cert_file, config.tls_key_file)
+        if config.tls_ca_cert_file:
+            context.load_verify_locations(config.tls_ca_cert_file)
+    except (OSError, ssl.SSLError) as problem:
+        raise ConfigError(f"can't use the TLS files: {problem}") from None
+    modes = {"yes": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "no": ssl.CERT_NONE}
+    context.verify_mode = modes[config.tls_auth_clients] if config.tls_ca_cert_file else ssl.CERT_NONE
+    return context
+
+
+def resident_bytes() -> int:
+    """Tell how much memory the process takes."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Write a file so that a crash leaves the old or the new one."""
+    temporary = Path(f"{path}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

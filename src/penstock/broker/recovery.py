@@ -1,0 +1,229 @@
+"""Reading a journal: at a start, for DEBUG LOADAOF, and for `penstock check-aof`.
+
+Loading goes in slices (`load` is a generator), so that a node which brings back a million jobs still answers -LOADING
+and INFO meanwhile. First the file of jobs is reduced to those that are alive, then the file of states to the last one of
+each, then each survivor goes to `core.restoring`.
+
+A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
+file). Damage anywhere else is never passed over: the node doesn't start, and says where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import hiredis
+
+from penstock.broker.core.node import Node
+from penstock.broker.core.restoring import Change, Restorer, Trust
+from penstock.broker.disk import Disk, RealDisk
+from penstock.broker.journal import ALWAYS, STATE, STATE_SUFFIX
+from penstock.errors import JournalError
+from penstock.wire.record import RecordError, decode_record
+
+SLICE = 2000  # records handled before the shell has a turn: a few milliseconds
+PAUSE_MAX = 3
+
+Words = list[bytes]
+# How many words each command of the two files has.
+JOB_COMMANDS = {b"LOADJOB": (2,), b"DELJOB": (2,)}
+STATE_COMMANDS = {b"STATE": (3, 4), b"PAUSE": (3,), b"START": (3,), b"CLEAN": (1,)}
+
+
+class Damage(JournalError):
+    """A journal that can't be trusted beyond an offset; `torn` if only its tail is incomplete."""
+
+    def __init__(self, name: str, offset: int, what: str, torn: bool) -> None:
+        super().__init__(f"{name}: {what} at byte {offset}")
+        self.offset = offset
+        self.torn = torn
+
+
+class CheckResult(NamedTuple):
+    """What a check found."""
+
+    size: int
+    ok_up_to: int
+    records: int
+    jobs: int  # alive at the end of the good part
+    problem: str | None
+    torn: bool
+
+
+class Loaded(NamedTuple):
+    """What a load brought back, for the log."""
+
+    restored: int
+    expired: int
+    withheld: int
+    cut_bytes: int
+
+
+class Reader:
+    """Reads the commands of one file; `offset` is the end of the last good one."""
+
+    def __init__(self, disk: Disk, name: str, commands: dict[bytes, tuple[int, ...]]) -> None:
+        self.name = name
+        self.offset = 0
+        self.size = 0
+        self._disk = disk
+        self._commands = commands
+
+    def __iter__(self) -> Iterator[Words]:
+        parser = hiredis.Reader(notEnoughData=Ellipsis)
+        tail = b""
+        for data in self._disk.read(self.name):
+            parser.feed(data)
+            tail = data
+            self.size += len(data)
+            try:
+                while (words := parser.gets()) is not Ellipsis:
+                    self._check(words)
+                    yield words
+                    self.offset += 3 + len(b"%d" % len(words))
+                    for word in words:
+                        self.offset += 5 + len(b"%d" % len(word)) + len(word)
+            except hiredis.HiredisError:
+                self._stop_at_garbage(tail)
+        if self.offset != self.size:
+            raise Damage(self.name, self.offset, "the last record is incomplete", torn=True)
+
+    def _check(self, words: object) -> None:
+        if not isinstance(words, list) or not all(isinstance(word, bytes) for word in words) or not words:
+            raise Damage(self.name, self.offset, "this isn't a record", torn=False)
+        if words[0] not in self._commands:
+            raise Damage(self.name, self.offset, f"unknown command {words[0][:32]!r}", torn=False)
+        if len(words) not in self._commands[words[0]]:
+            raise Damage(self.name, self.offset, f"wrong number of words in {words[0].decode()}", torn=False)
+
+    def _stop_at_garbage(self, tail: bytes) -> None:
+        """Zeros up to the end are what a power loss leaves of a write: torn. Anything else is damage."""
+        rest = b"".join(self._disk.read(self.name))[self.offset :]
+        self.size = self.offset + len(rest)
+        torn = not rest.strip(b"\0")
+        what = "zeros in place of a record" if torn else "bad framing"
+        raise Damage(self.name, self.offset, what, torn)
+
+
+class Load:
+    """One load of a journal into a node; iterate it to the end, then read `result`."""
+
+    def __init__(self, node: Node, disk: Disk, name: str, cut_torn: bool, enqueue_once: bool, timeout_ms: int) -> None:
+        self.node = node
+        self.disk = disk
+        self.name = name
+        self.cut_torn = cut_torn
+        self.enqueue_once = enqueue_once
+        self.timeout_ms = timeout_ms
+        self.read_bytes = 0
+        self.result = Loaded(0, 0, 0, 0)
+        self._cut_bytes = 0
+
+    def __iter__(self) -> Iterator[None]:
+        alive: dict[bytes, bytes] = {}
+        for words in self._read(self.name, JOB_COMMANDS):
+            if words is None:
+                yield
+            elif words[0] == b"LOADJOB":
+                alive[words[1][4:44]] = words[1]
+            else:
+                alive.pop(words[1], None)
+        changes: dict[bytes, Change] = {}
+        pauses: dict[bytes, int] = {}
+        last_start: Words | None = None
+        complete = False
+        for words in self._read(self.name + STATE_SUFFIX, STATE_COMMANDS):
+            if words is None:
+                yield
+                continue
+            complete = words[0] == b"CLEAN"
+            if words[0] == b"STATE":
+                if words[1] in alive:
+                    changes[words[1]] = self._change(words)
+            elif words[0] == b"PAUSE":
+                pauses[words[1]] = int(words[2]) & PAUSE_MAX
+            elif words[0] == b"START":
+                last_start = words
+        same_boot = last_start is not None and bool(last_start[1]) and last_start[1] == self.disk.boot_id()
+        synced = last_start is not None and last_start[2] == ALWAYS.encode()
+        trust = Trust(last_start is not None, complete or same_boot or synced, self.enqueue_once)
+        yield from self._restore(alive, changes, trust)
+        for name, pause in pauses.items():
+            if pause:
+                self.node.queue(name).pause = pause
+
+    def _read(self, name: str, commands: dict[bytes, tuple[int, ...]]) -> Iterator[Words | None]:
+        """Give the records of a file, with None now and then for the shell's turn. A torn tail is cut."""
+        reader = Reader(self.disk, name, commands)
+        try:
+            for number, words in enumerate(reader):
+                if number % SLICE == 0:
+                    yield None
+                self.read_bytes = reader.offset
+                yield words
+        except FileNotFoundError:
+            return
+        except Damage as damage:
+            if not damage.torn or not self.cut_torn:
+                advice = "cut it with `penstock check-aof --fix`, or restore the file from a backup"
+                raise JournalError(f"{damage}. Nothing was changed; {advice}") from None
+            self._cut_bytes += reader.size - damage.offset
+            _keep_tail(self.disk, name, damage.offset)
+            self.disk.truncate(name, damage.offset)
+
+    def _change(self, words: Words) -> Change:
+        if len(words[2]) != STATE.size:
+            raise JournalError(f"{self.name}{STATE_SUFFIX}: a STATE record of {len(words[2])} bytes")
+        return Change(*STATE.unpack(words[2]), words[3] if len(words) > 3 else b"")
+
+    def _restore(self, alive: dict[bytes, bytes], changes: dict[bytes, Change], trust: Trust) -> Iterator[None]:
+        restorer = Restorer(self.node, trust, self.timeout_ms)
+        number = 0
+        for job_id in list(alive):
+            try:
+                record, _ = decode_record(alive.pop(job_id))
+            except RecordError as error:
+                raise JournalError(f"{self.name}: the record of job {job_id!r} is damaged: {error}") from None
+            number += 1
+            if number % SLICE == 0:
+                yield
+            if record.id not in self.node.jobs:
+                restorer.restore(record, changes.pop(job_id, None))
+        self.result = Loaded(restorer.restored, restorer.expired, restorer.withheld, self._cut_bytes)
+
+
+def _keep_tail(disk: Disk, name: str, offset: int) -> None:
+    """Save what is about to be cut, so that nothing that could matter to somebody is thrown away."""
+    kept = disk.append(name + ".torn", fresh=True)
+    seen = 0
+    for data in disk.read(name):
+        piece = data[max(0, offset - seen) :]
+        seen += len(data)
+        while piece:
+            piece = piece[kept.write(piece) :]
+    kept.close()
+
+
+def check(path: str) -> CheckResult:
+    """Look at a journal's file without changing it."""
+    where = Path(path)
+    size = where.stat().st_size
+    commands = STATE_COMMANDS if path.endswith(STATE_SUFFIX) else JOB_COMMANDS
+    reader = Reader(RealDisk(str(where.parent)), where.name, commands)
+    alive: set[bytes] = set()
+    records = 0
+    try:
+        for words in reader:
+            if words[0] == b"LOADJOB":
+                try:
+                    alive.add(decode_record(words[1])[0].id)
+                except RecordError as error:
+                    raise Damage(where.name, reader.offset, f"damaged job record ({error})", torn=False) from None
+            elif words[0] == b"DELJOB":
+                alive.discard(words[1])
+            records += 1
+    except Damage as damage:
+        return CheckResult(size, reader.offset, records, len(alive), str(damage), damage.torn)
+    return CheckResult(size, reader.offset, records, len(alive), None, torn=False)

@@ -1,0 +1,296 @@
+"""The server process: sockets, signals, timers, and the broker between them.
+
+With connection.py this is all that knows the event loop. A turn of the loop is: data arrives at connections and is run at
+once, replies collect, and `_turn`, scheduled by the first of them, lets the broker make the turn safe and send them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import platform
+import resource
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.broker import process
+from penstock.broker.broker import Broker
+from penstock.broker.config import Config, ConfigRefused, flags_from_argv, load, rewrite
+from penstock.broker.connection import Connection
+from penstock.broker.core.membership import BUS_PORT_OFFSET, PORT_MAX, cluster_from_text
+from penstock.broker.disk import RealDisk, lock
+from penstock.errors import ConfigError, OperatorError, PenstockError
+
+log = logging.getLogger("penstock")
+
+REWRITE_SLICE_S = 0.002  # a rewrite works for this long, then lets others work as long
+TIMER_S_MIN = 0.001  # a timer that was set for now still lets the loop turn first
+
+
+class Server:
+    """Runs one broker in an event loop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._turn_planned = False
+        self._stepping = False
+        self._started = time.monotonic()
+        self._stopped: asyncio.Future[int] = self._loop.create_future()
+        disk = RealDisk(".")
+        known = self._read_cluster()
+        node_id = known.my_id if known is not None else os.urandom(20).hex().encode()
+        self.broker = Broker(config, self, disk, time.monotonic, time.time, os.urandom, node_id)
+        if known is not None:
+            self.broker.node.cluster = known
+        self.broker.node.cluster.myself.port = config.port
+        self.save_cluster()
+
+    # Start and stop
+
+    async def serve(self) -> int:
+        """Listen, bring back the journal, and run until told to stop; gives the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        await self._listen()
+        self._cron()
+        loading = self._loop.create_task(self._load())
+        loading.add_done_callback(self._load_ended)
+        return await self._stopped
+
+    async def _listen(self) -> None:
+        config, loop = self.config, self._loop
+        hosts: list[str] | None = list(config.bind) or None
+
+        def make() -> Connection:
+            return Connection(self, self.broker)
+
+        places: list[tuple[int, ssl.SSLContext | None]] = []
+        if config.port:
+            places.append((config.port, None))
+        if config.tls_port:
+            places.append((config.tls_port, process.tls_context(config)))
+        try:
+            for port, tls in places:
+                self._listeners.append(
+                    await loop.create_server(make, hosts, port, backlog=config.tcp_backlog, ssl=tls, reuse_address=True)
+                )
+            if config.unixsocket:
+                Path(config.unixsocket).unlink(missing_ok=True)
+                self._listeners.append(
+                    await loop.create_unix_server(
+                        lambda: Connection(self, self.broker, is_unix=True), config.unixsocket, backlog=config.tcp_backlog
+                    )
+                )
+                if config.unixsocketperm:
+                    Path(config.unixsocket).chmod(config.unixsocketperm)
+        except OSError as problem:
+            raise OperatorError(f"can't listen on port {config.port}: {problem}. Is another node running there?") from None
+        if not self._listeners:
+            raise ConfigError("nothing to listen on: set port, tls-port or unixsocket")
+
+    async def _load(self) -> None:
+        config, persistence = self.config, self.broker.persistence
+        if config.appendonly or config.aof_enqueue_jobs_once:
+            path = Path(config.appendfilename)
+            if not path.exists() and not config.appendonly:
+                raise OperatorError(f"aof-enqueue-jobs-once needs a journal to load, and {path} isn't there")
+            size = path.stat().st_size if path.exists() else 0
+            for _ in persistence.begin_load(size):
+                await asyncio.sleep(0)
+                self.broker.set_clock()
+            persistence.end_load()
+            if config.aof_enqueue_jobs_once:
+                config.aof_enqueue_jobs_once = False
+                if config.file:
+                    rewrite(config)
+        if config.appendonly:
+            persistence.open()
+        gc.collect()
+        gc.freeze()
+        self.soon()
+        log.info("ready to accept connections on port %d", config.port or config.tls_port)
+
+    def _load_ended(self, task: asyncio.Task[None]) -> None:
+        problem = task.exception()
+        if problem is None:
+            return
+        if not isinstance(problem, (PenstockError, OSError)):
+            raise problem
+        log.critical("can't start: %s", problem)
+        self._end(1)
+
+    def _on_signal(self) -> None:
+        log.info("told to stop")
+        self.broker.set_clock()
+        if self.broker.persistence.loading or self.broker.persistence.close(rewrite=False):
+            self.stop()
+        else:
+            log.error("not stopping: the journal could not be closed")
+
+    def stop(self) -> None:
+        """End the process in order; the journal is closed already."""
+        self._end(0)
+
+    def _end(self, code: int) -> None:
+        for listener in self._listeners:
+            listener.close()
+        if self.config.unixsocket:
+            Path(self.config.unixsocket).unlink(missing_ok=True)
+        if self.config.daemonize:
+            Path(self.config.pidfile).unlink(missing_ok=True)
+        if not self._stopped.done():
+            # The replies of this turn leave first.
+            self._loop.call_later(TIMER_S_MIN, self._stopped.set_result, code)
+
+    def restart(self, crash: bool, delay_ms: int) -> None:
+        """Start this program again in its own place."""
+        if not crash:
+            if self.config.file:
+                rewrite(self.config)
+            if not self.broker.persistence.close(rewrite=False):
+                raise OperatorError("failed to restart the server. Check server logs.")
+        time.sleep(delay_ms / 1000)
+        os.chdir(self.config.started_in)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+    # Turns and timers
+
+    def soon(self) -> None:
+        """Plan the end of this turn."""
+        if not self._turn_planned:
+            self._turn_planned = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_planned = False
+        self.broker.flush()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer to what comes first."""
+        next_ms = self.broker.node.timers.next_ms()
+        if next_ms is None:
+            return
+        at = next_ms / 1000
+        if self._timer is not None:
+            if at >= self._timer_at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_later(max(TIMER_S_MIN, at - time.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.broker.tick()
+        self._arm()
+
+    def _cron(self) -> None:
+        self._loop.call_later(1 / self.config.hz, self._cron)
+        self.broker.cron()
+        if self.broker.persistence.rewriting and not self._stepping:
+            self._stepping = True
+            self._step()
+
+    def _step(self) -> None:
+        """Work on a rewrite for a little while."""
+        until = time.monotonic() + REWRITE_SLICE_S
+        self.broker.set_clock()
+        while (more := self.broker.persistence.step()) and time.monotonic() < until:
+            pass
+        self._stepping = more
+        if more:
+            self._loop.call_later(REWRITE_SLICE_S, self._step)
+
+    def sleep(self, seconds: float) -> None:
+        """Stand still, for DEBUG SLEEP."""
+        time.sleep(seconds)
+
+    # The process
+
+    def _read_cluster(self):  # type: ignore[no-untyped-def]
+        path = Path(self.config.cluster_config_file)
+        if not path.exists() or not path.stat().st_size:
+            return None
+        return cluster_from_text(path.read_text("latin-1"), int(time.monotonic() * 1000))
+
+    def save_cluster(self) -> None:
+        """Write nodes.conf."""
+        text = self.broker.node.cluster.text(with_handshakes=False)
+        process.replace_file(self.config.cluster_config_file, text.encode("latin-1"))
+
+    def apply(self, directive: str, value: object) -> None:
+        """Put a changed directive into effect where it concerns the process."""
+        effects: dict[str, Callable[[], None]] = {
+            "dir": lambda: process.change_directory(str(value)),
+            "maxclients": lambda: process.allow_clients(int(str(value))),
+            "loglevel": lambda: log.setLevel(process.LOG_LEVELS[str(value)]),
+        }
+        effect = effects.get(directive)
+        if effect is not None:
+            effect()
+
+    def facts(self) -> dict[str, object]:
+        """Give what INFO tells about the process."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {
+            "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "arch_bits": 64 if sys.maxsize > 2**32 else 32,
+            "multiplexing_api": type(self._loop).__module__.partition(".")[0],
+            "gcc_version": platform.python_compiler(),
+            "process_id": os.getpid(),
+            "uptime_in_seconds": int(time.monotonic() - self._started),
+            "executable": sys.executable,
+            "used_memory_rss": process.resident_bytes(),
+            "used_cpu_sys": usage.ru_stime,
+            "used_cpu_user": usage.ru_utime,
+            "used_cpu_sys_children": children.ru_stime,
+            "used_cpu_user_children": children.ru_utime,
+        }
+
+
+def run(argv: list[str]) -> int:
+    """Run a server as the command line says, until it is stopped; gives the exit code."""
+    try:
+        path, flags = flags_from_argv(argv)
+        config = load(path, flags, sys.stdin.read() if path == "-" else None)
+        process.check(config)
+        process.prepare(config)
+        locks = [lock(config.appendfilename + ".lock"), lock(config.cluster_config_file + ".lock")]
+        try:
+            return _run_loop(config)
+        finally:
+            for held in locks:
+                os.close(held)
+    except (PenstockError, OSError) as problem:
+        log.critical("%s", problem) if log.handlers else sys.stderr.write(f"penstock server: {problem}\n")
+        return 1
+
+
+def _run_loop(config: Config) -> int:
+    try:
+        import uvloop
+
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    except ImportError:  # not on this platform: slower, otherwise the same
+        runner = asyncio.Runner()
+    # Jobs form no cycles. A full collection over a million of them would stop the node for a third of a second.
+    gc.disable()
+
+    async def main() -> int:
+        return await Server(config).serve()
+
+    with runner:
+        return runner.run(main())

@@ -1,0 +1,1 @@
+"""The `penstock` command: a module a group of commands, loaded when it is called."""

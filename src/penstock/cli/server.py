@@ -1,0 +1,47 @@
+"""`penstock server`: runs a node. The words go to the broker as they are; only two are answered here."""
+
+from importlib import import_module
+from typing import Any
+
+USAGE = """\
+usage: penstock server [config-file] [--directive value ...]
+
+Runs one node until it gets SIGTERM or SIGINT, or the command SHUTDOWN.
+
+  config-file         one directive a line, `#` begins a comment; `-` reads it from standard input
+  --directive value   any directive of the file, put on the command line; these win over the file
+  --print-config      print a configuration file with every directive, its default and what it does
+  --help              this text
+
+Start one node on port 7711, then talk to it:
+  penstock server
+  penstock cli ADDJOB mail 'hello' 0
+
+Keep jobs over restarts, and ask clients for a password:
+  penstock server --port 7712 --dir /var/lib/penstock --appendonly yes --requirepass secret
+
+Begin a configuration file of your own:
+  penstock server --print-config > penstock.conf
+  penstock server penstock.conf --loglevel verbose
+
+Two nodes become a cluster when one is told of the other, on any of them:
+  penstock cli -p 7711 CLUSTER MEET 127.0.0.1 7712
+
+Clients use --port; nodes talk to each other on that port + 10000. Exit code 1: the node could not start.
+"""
+
+
+def run(argv: list[str]) -> int:
+    """Answer --help and --print-config, else start the broker with the words untouched."""
+    if argv[:1] in (["--help"], ["-h"]):
+        print(USAGE, end="")
+        return 0
+    if argv[:1] == ["--print-config"]:
+        print(_load("penstock.broker.config").print_config(), end="")
+        return 0
+    code: int = _load("penstock.broker.server").run(argv)
+    return code
+
+
+def _load(name: str) -> Any:
+    return import_module(name)

@@ -1,0 +1,83 @@
+"""`penstock cli`: what the original's `disque` tool does, for the same hands and scripts.
+
+This module only chooses: one command, a script on standard input, a prompt, or one of the measuring modes.
+Each of those is a module of its own, loaded when it is the one.
+"""
+
+import io
+import sys
+
+from penstock.cli import shell_options, shell_words
+from penstock.cli.shell_options import Options
+from penstock.cli.shell_session import Session, describe
+from penstock.errors import CallerError, PeerError
+
+
+def run(argv: list[str]) -> int:
+    """Run `penstock cli` with these words. Returns the exit code."""
+    options = shell_options.parse(argv)
+    try:
+        return _run(options)
+    except PeerError as error:
+        sys.stdout.flush()
+        print(describe(error), file=sys.stderr)
+        return 1
+
+
+def _run(options: Options) -> int:
+    if options.mode == "help":
+        print(shell_options.usage(), end="")
+        return 0
+    if options.mode == "version":
+        from penstock.cli import version
+
+        return version.run([])
+    if options.mode == "pipe":
+        from penstock.cli import shell_pipe
+
+        return shell_pipe.run(options)
+    if options.mode != "command":
+        from penstock.cli import shell_measure
+
+        return shell_measure.run(options)
+    if options.command:
+        return _one_shot(options)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from penstock.cli import shell_prompt
+
+        return shell_prompt.run(Session(options))
+    return _script(options)
+
+
+def _one_shot(options: Options) -> int:
+    words = list(options.command)
+    if options.stdin_last:
+        words.append(sys.stdin.buffer.read())
+    session = Session(options)
+    session.repeat(words, options.repeat, options.interval_s or 0)
+    return _exit_code(session)
+
+
+def _script(options: Options) -> int:
+    """Every line of standard input is a command; a wrong line is reported and the next one runs."""
+    session = Session(options)
+    session.connect()
+    # Bytes that are no text pass through as surrogates.
+    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape")
+    for number, line in enumerate(lines, 1):
+        try:
+            words = shell_words.split(line)
+        except CallerError as error:
+            print(f"line {number}: {error}", file=sys.stderr)
+            session.errors += 1
+            continue
+        if words and words[0].lower() in (b"quit", b"exit"):
+            break
+        if words and not words[0].startswith(b"#"):
+            repeat, words = shell_words.repetition(words)
+            session.repeat(words, repeat, options.interval_s or 0)
+    return _exit_code(session)
+
+
+def _exit_code(session: Session) -> int:
+    return 1 if session.options.error_exit and session.errors else 0

@@ -1,0 +1,23 @@
+"""`penstock version`: the version of the installed package."""
+
+import sys
+
+
+def version() -> str:
+    """The version, as the package's metadata has it."""
+    # Imported here: it takes longer than everything else that `penstock cli` needs.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("penstock")
+    except PackageNotFoundError:
+        return "unknown (run from a source tree that is not installed)"
+
+
+def run(argv: list[str]) -> int:
+    """Print `penstock <version>`."""
+    if argv and argv[0] not in ("-h", "--help"):
+        print(f"penstock version takes no arguments, but got: {argv[0]}", file=sys.stderr)
+        return 2
+    print("usage: penstock version" if argv else f"penstock {version()}")
+    return 0

@@ -1,0 +1,279 @@
+"""One blocking link to one node: send commands, read replies.
+
+It connects on first use and again after it was lost, but never sends a command twice: after ConnectionLost
+only the caller knows whether its command may be done again. Replies come as int, bytes, None, list or
+ReplyError (status and bulk strings are both bytes; pass `decoder=replies.Decoder` where the difference
+matters).
+
+    with Connection("127.0.0.1", 7711) as node:
+        job_id = node.execute("ADDJOB", "mail", b"hello", 0)
+        ids = node.pipeline([("ADDJOB", "mail", str(n), 0) for n in range(1000)])
+"""
+
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import hiredis
+
+from penstock.client.replies import NOTHING
+from penstock.errors import (
+    AuthenticationError,
+    BadReply,
+    CallerError,
+    ConnectionLost,
+    ReplyError,
+    TimedOut,
+)
+
+Word = str | bytes | bytearray | memoryview | int | float
+Command = Sequence[Word]
+
+DEFAULT_PORT = 7711
+# A host that doesn't answer shall not hang a program for the minutes that the system's own retries take.
+CONNECT_SECONDS_MAX = 10.0
+READ_BYTES = 64 * 1024
+# A pipeline is sent in slices of this size, each followed by reading its replies. A slice fits into the
+# socket buffers of both ends, so it can always be sent, even to a server that has stopped reading until we
+# take its replies.
+PIPELINE_SLICE_BYTES = 64 * 1024
+
+
+class Decoder(Protocol):
+    """What a Connection needs to read replies: hiredis' Reader, or the pure one."""
+
+    def feed(self, data: bytes, /) -> None:
+        """Add what came from the socket."""
+
+    def gets(self) -> Any:
+        """The next whole reply, or NOTHING."""
+
+
+def hiredis_decoder() -> Decoder:
+    """The fast decoder, with our errors; any byte may stand in an error's text."""
+    return hiredis.Reader(
+        protocolError=BadReply, replyError=ReplyError, errors="replace", notEnoughData=NOTHING
+    )
+
+
+class Connection:
+    """A link to `host:port`, or to the unix socket at `path`. Not for use by several threads at once.
+
+    `tls` is True (the system's certificates, or the files `ca`, `cert`, `key`) or a context of your own.
+    `timeout` is how many seconds of silence a reply may take; None waits forever, as blocking commands need.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        path: str | None = None,
+        password: str | bytes | None = None,
+        tls: bool | ssl.SSLContext = False,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+        decoder: Callable[[], Decoder] = hiredis_decoder,
+    ) -> None:
+        self.host, self.port, self.path, self.password = host, port, path, password
+        self.timeout = timeout
+        self._tls: ssl.SSLContext | None = None
+        if tls:
+            self._tls = tls if isinstance(tls, ssl.SSLContext) else _tls_context(ca, cert, key)
+        self._new_decoder = decoder
+        self._decoder = decoder()
+        self._socket: socket.socket | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` or the socket's path, for people."""
+        if self.path:
+            return self.path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def connected(self) -> bool:
+        """Whether there was a link when we last looked."""
+        return self._socket is not None
+
+    def connect(self) -> None:
+        """Open the link, and authenticate if there is a password. Does nothing on an open one."""
+        if self._socket is not None:
+            return
+        self._decoder = self._new_decoder()
+        try:
+            self._socket = self._open()
+        except (OSError, ssl.SSLError, UnicodeError) as error:
+            raise ConnectionLost(f"Could not connect to {self.address}: {_reason(error)}") from error
+        if self.password is not None:
+            try:
+                self.execute("AUTH", self.password)
+            except ReplyError as error:
+                self.close()
+                raise AuthenticationError(str(error)) from None
+
+    def _open(self) -> socket.socket:
+        limit = CONNECT_SECONDS_MAX if self.timeout is None else self.timeout
+        if self.path:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        else:
+            link = socket.create_connection((self.host, self.port), limit)
+        try:
+            link.settimeout(limit)
+            if self.path:
+                link.connect(self.path)
+            else:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                link = self._tls.wrap_socket(link, server_hostname=None if self.path else self.host)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def close(self) -> None:
+        """Close the link; what was sent and not answered may still be done."""
+        link, self._socket = self._socket, None
+        if link is not None:
+            link.close()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def execute(self, *words: Word) -> Any:
+        """Send one command and return its reply. Raises ReplyError if that is an error."""
+        self.send(*words)
+        reply = self.receive()
+        if isinstance(reply, ReplyError):
+            raise _refined(reply)
+        return reply
+
+    def pipeline(self, commands: Iterable[Command]) -> list[Any]:
+        """Send many commands at once and return their replies in order, errors among them as values."""
+        replies: list[Any] = []
+        for payload, count in _slices(commands):
+            self.send_bytes(payload)
+            replies += [self.receive() for _ in range(count)]
+        return replies
+
+    def send(self, *words: Word) -> None:
+        """Send one command; each needs one `receive` (or more, for MONITOR)."""
+        self.send_bytes(encode(words))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send commands that are encoded already."""
+        self.connect()
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(self.timeout)
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self) -> Any:
+        """The next reply, waiting for it; an error is returned, not raised."""
+        if self._socket is None:
+            raise ConnectionLost(f"There is no connection to {self.address}, so no reply to wait for.")
+        try:
+            while (reply := self._decoder.gets()) is NOTHING:
+                self._socket.settimeout(self.timeout)
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    raise self._lost(None)
+                self._decoder.feed(data)
+        except OSError as error:
+            raise self._lost(error) from error
+        except BadReply as error:
+            self.close()
+            raise BadReply(f"{self.address} does not answer like a Penstock node: {error}") from error
+        return reply
+
+    def alive(self) -> bool:
+        """Whether the other end has not hung up, as far as this end has heard. Closes the link if it has."""
+        if self._socket is None:
+            return False
+        self._socket.settimeout(0)
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            data = b""
+        if data:
+            self._decoder.feed(data)
+        else:
+            self.close()
+        return bool(data)
+
+    def detach(self) -> socket.socket:
+        """Hand the open link over to the caller, who reads and writes it by other means from then on."""
+        self.connect()
+        link, self._socket = self._socket, None
+        assert link is not None
+        return link
+
+    def _lost(self, error: OSError | None) -> ConnectionLost:
+        self.close()
+        if isinstance(error, TimeoutError):
+            return TimedOut(f"No answer from {self.address} within {self.timeout} s.")
+        reason = _reason(error) if error else "the server closed it"
+        return ConnectionLost(f"Lost the connection to {self.address}: {reason}")
+
+
+def encode(words: Command) -> bytes:
+    """One command as RESP. Texts go as UTF-8."""
+    if not words:
+        raise CallerError("A command has at least one word.")
+    # hiredis takes no bytearray; and as its types have it, only commands of one word.
+    plain: Any = tuple(bytes(word) if isinstance(word, bytearray) else word for word in words)
+    try:
+        packed: bytes = hiredis.pack_command(plain)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise CallerError(f"A command's words are str, bytes, int or float: {error}") from None
+    return packed
+
+
+def _slices(commands: Iterable[Command]) -> Iterator[tuple[bytes, int]]:
+    """Commands joined into sends of at most PIPELINE_SLICE_BYTES, a longer one alone."""
+    parts: list[bytes] = []
+    size = 0
+    for command in commands:
+        part = encode(command)
+        if parts and size + len(part) > PIPELINE_SLICE_BYTES:
+            yield b"".join(parts), len(parts)
+            parts, size = [], 0
+        parts.append(part)
+        size += len(part)
+    if parts:
+        yield b"".join(parts), len(parts)
+
+
+def _refined(error: ReplyError) -> ReplyError:
+    return AuthenticationError(str(error)) if error.code in ("NOAUTH", "WRONGPASS") else error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert:
+            context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        names = ", ".join(name for name in (ca, cert, key) if name)
+        raise CallerError(f"Can't use the TLS files {names}: {_reason(error)}") from error
+    return context

@@ -1,0 +1,65 @@
+"""All errors of Penstock, in one tree, told apart by who must act.
+
+    PenstockError
+    ├── CallerError             the code or the person that called: change the arguments
+    ├── OperatorError           whoever runs the node: configuration, disk, memory
+    │   ├── ConfigError           a directive that is unknown, or has a value that can't be
+    │   └── JournalError          the journal can't be read, written or trusted
+    └── PeerError               the other end of a connection
+        ├── ConnectionLost        there is no link, or it broke: what was sent may or may not have been done
+        │   └── TimedOut            no answer in time; the link is closed, lest a late one be mistaken
+        ├── BadReply              what came back isn't RESP: most likely no Penstock listens there
+        └── ReplyError            the server answered `-CODE text`
+            └── AuthenticationError   the password is missing or wrong
+
+Catch the first level to decide who to tell; catch a leaf to do something about it. The texts are for people:
+each names what was wrong, where, and what to do.
+"""
+
+
+class PenstockError(Exception):
+    """The root: everything that Penstock raises on purpose."""
+
+
+class CallerError(PenstockError):
+    """The arguments were wrong. Nothing was done."""
+
+
+class OperatorError(PenstockError):
+    """The node can't do its work until somebody changes its configuration, its disk or its memory."""
+
+
+class ConfigError(OperatorError):
+    """A configuration that the node can't start or go on with."""
+
+
+class JournalError(OperatorError):
+    """The journal can't be read, can't be written, or holds what no node has written."""
+
+
+class PeerError(PenstockError):
+    """The other end of a connection failed, or refused."""
+
+
+class ConnectionLost(PeerError):
+    """There is no link. A command under way may have been done: repeat only what may be done twice."""
+
+
+class TimedOut(ConnectionLost):
+    """The other end said nothing for too long."""
+
+
+class BadReply(PeerError):
+    """The other end doesn't speak RESP; to connect again wouldn't help."""
+
+
+class ReplyError(PeerError):
+    """The server's `-CODE text`. As a string it is what the server sent, without the dash."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code, _, self.message = text.partition(" ")
+
+
+class AuthenticationError(ReplyError):
+    """The server wants a password, or another one."""

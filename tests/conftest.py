@@ -1,0 +1,43 @@
+"""Fixtures for all tests: real nodes, started on demand and always ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import NodeProcess
+
+StartNode = Callable[..., NodeProcess]
+
+
+@pytest.fixture
+def start_node(tmp_path: Path) -> Iterator[StartNode]:
+    """Start real nodes with given directives; each gets a directory of its own."""
+    nodes: list[NodeProcess] = []
+
+    def start(wait: bool = True, **directives: object) -> NodeProcess:
+        directory = tmp_path / f"node{len(nodes)}"
+        directory.mkdir()
+        node = NodeProcess(directory, **directives)
+        nodes.append(node)
+        return node.start(wait)
+
+    yield start
+    for node in nodes:
+        node.kill()
+
+
+@pytest.fixture
+def node(start_node: StartNode) -> NodeProcess:
+    """A real node with default settings."""
+    return start_node()
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One real node without a journal for all tests of a module: use queue names of your own."""
+    process = NodeProcess(tmp_path_factory.mktemp("node"), appendonly="no").start()
+    yield process
+    process.kill()

@@ -1,0 +1,138 @@
+"""Real processes for tests: a Penstock node, and any other server, on free loopback ports.
+
+Tests end only what they started, by its process id. A server that can't be had fails the test where CI=true, and skips it
+with the reason elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import Connection
+from penstock.errors import ConnectionLost, ReplyError
+
+# A node needs port and port + 10000, both below the range from which the system takes ports for outgoing connections.
+PORTS = range(11_000, 22_000)
+START_SECONDS = 30.0  # on a machine that is busy with other things
+
+
+def free_port() -> int:
+    """Find a port that is free together with the one of the bus."""
+    while True:
+        port = random.choice(PORTS)
+        try:
+            for candidate in (port, port + 10_000):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", candidate))
+        except OSError:
+            continue
+        return port
+
+
+def need_program(name: str) -> str:
+    """Find a program, or skip (fail in CI)."""
+    path = shutil.which(name)
+    if path is None:
+        reason = f"{name} isn't installed: run `make setup`"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    return path
+
+
+def wait_until(what: Callable[[], object], seconds: float = START_SECONDS, every: float = 0.01) -> Any:
+    """Poll until something is true, and give it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = what()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still not true after {seconds} s: {what}")
+        time.sleep(every)
+
+
+class NodeProcess:
+    """A real `penstock server` in a directory of its own. Directives are given as keywords."""
+
+    def __init__(self, directory: Path, port: int | None = None, **directives: object) -> None:
+        self.directory = directory
+        self.host = "127.0.0.1"
+        self.port = port or free_port()
+        self.directives: dict[str, object] = {"bind": self.host, "port": self.port, "dir": directory, **directives}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = directory / "log"
+        self._connection: Connection | None = None
+
+    @property
+    def argv(self) -> list[str]:
+        words = [sys.executable, "-m", "penstock", "server"]
+        for name, value in self.directives.items():
+            words += ["--" + name.replace("_", "-"), *str(value).split(" ")]
+        return words
+
+    def start(self, wait: bool = True) -> NodeProcess:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        if wait:
+            wait_until(self._answers)
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"the node ended with {self.process.returncode}:\n{self.log.read_text()}")
+        try:
+            with self.connect() as connection:
+                return connection.execute("PING") == b"PONG"
+        except ConnectionLost:
+            return False
+        except ReplyError as error:
+            return error.code not in ("LOADING",)
+
+    def connect(self, **options: Any) -> Connection:
+        options.setdefault("timeout", 60.0)
+        return Connection(self.host, self.port, **options)
+
+    def call(self, *words: Any) -> Any:
+        """Run one command on a connection that is kept; an error reply is raised."""
+        if self._connection is None:
+            self._connection = self.connect()
+        return self._connection.execute(*words)
+
+    def info(self) -> dict[str, str]:
+        """Give all of INFO as a dict."""
+        lines = self.call("INFO", "all").decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def _forget_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._forget_connection()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self._forget_connection()
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        self.process = None
+        return code

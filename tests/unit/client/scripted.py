@@ -1,0 +1,78 @@
+"""A server that answers what a test tells it to, on a socket of its own."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import hiredis
+
+Answer = Callable[[list[bytes]], bytes | None]
+
+
+class Scripted:
+    """A server that answers each request by a function; None closes the connection, b"" says nothing."""
+
+    def __init__(self, answer: Answer, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        self.requests: list[list[bytes]] = []
+        self.connections = 0
+        self.answer, self._listener, self._tls = answer, listener, tls
+        self._links: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            if link.family == socket.AF_INET:
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        reader = hiredis.Reader()
+        try:
+            if self._tls is not None:
+                link = self._tls.wrap_socket(link, server_side=True)
+            self._links.append(link)
+            while data := link.recv(65536):
+                reader.feed(data)
+                while (request := reader.gets()) is not False:
+                    self.requests.append(request)
+                    reply = self.answer(request)
+                    if reply is None:
+                        return
+                    # Blocks while the client takes nothing, and reads nothing meanwhile.
+                    link.sendall(reply)
+        except OSError:
+            return
+        finally:
+            link.close()
+
+    def hang_up(self) -> None:
+        for link in self._links:
+            link.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@contextmanager
+def server(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    scripted = Scripted(answer, socket.create_server(("127.0.0.1", 0)), tls)
+    try:
+        yield scripted
+    finally:
+        scripted.close()
+
+
+def always(reply: bytes) -> Answer:
+    return lambda _request: reply
