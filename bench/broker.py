@@ -90,9 +90,7 @@ def _against_beanstalkd(shape: str) -> list[Row]:
     ours, beanstalkd = OURS[shape], BEANSTALKD[shape]
     return [
         _row(f"ADDJOB / put of beanstalkd, {shape}", (ours, "ADDJOB (own)"), (beanstalkd, "put (own)")),
-        _row(
-            f"GETJOB / reserve of beanstalkd, {shape}", (ours, "GETJOB (own)"), (beanstalkd, "reserve (own)")
-        ),
+        _row(f"GETJOB / reserve of beanstalkd, {shape}", (ours, "GETJOB (own)"), (beanstalkd, "reserve (own)")),
         _row(f"ACKJOB / delete of beanstalkd, {shape}", (ours, "ACKJOB (own)"), (beanstalkd, "delete (own)")),
     ]
 

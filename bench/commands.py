@@ -44,9 +44,7 @@ COMMANDS: dict[str, Command] = {
     # *1, *3, then length and text of queue, id and body.
     "GETJOB": _resp(Reply(8, b"*1\r\n"), "GETJOB", "FROM", QUEUE),
     "ADDJOBS": _resp(Reply(1 + MANY, b"*100\r\n"), "ADDJOBS", QUEUE, "0", "BODIES", *_BODIES, items=MANY),
-    "GETJOB 100": _resp(
-        Reply(1 + MANY * 7, b"*100\r\n"), "GETJOB", "COUNT", str(MANY), "FROM", QUEUE, items=MANY
-    ),
+    "GETJOB 100": _resp(Reply(1 + MANY * 7, b"*100\r\n"), "GETJOB", "COUNT", str(MANY), "FROM", QUEUE, items=MANY),
     "LPUSH": _resp(Reply(1, b":"), "LPUSH", QUEUE, BODY),
     "RPOP": _resp(Reply(2, b"$12\r\n"), "RPOP", QUEUE),
     "LPUSH 100": _resp(Reply(1, b":"), "LPUSH", QUEUE, *_BODIES, items=MANY),

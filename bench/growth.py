@@ -152,9 +152,7 @@ def journal_load(setting: Setting) -> list[Line]:
             loaded = int(server.info("registered_jobs") or 0)
         finally:
             server.stop()
-    line = Line(
-        "journal load / adds, with start", ours=[added.items / server.start_s], bar=Bar(ratio_min=1.0)
-    )
+    line = Line("journal load / adds, with start", ours=[added.items / server.start_s], bar=Bar(ratio_min=1.0))
     line.peer = [added.items_per_s]
     if loaded < added.items:
         line.note = f"MISSED: {loaded:,} of {added.items:,} jobs came back"

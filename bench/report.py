@@ -187,9 +187,7 @@ class Report:
             table.add_column(head, justify="right" if number in NUMERIC_COLUMNS else "left")
         for line in self.lines:
             verdict = line.verdict()
-            style = (
-                "red" if verdict.startswith("MISSED") else "dim" if verdict.startswith("not run") else None
-            )
+            style = "red" if verdict.startswith("MISSED") else "dim" if verdict.startswith("not run") else None
             table.add_row(*line.cells(), style=style)
         console = Console()
         console.print(table)
@@ -215,9 +213,7 @@ class Report:
         text = [f"## {self.title}", "", f"`{self.command}`, {time.strftime('%Y-%m-%d')}", ""]
         text += [f"- {fact}" for fact in self.footer()]
         text += ["", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        text += [
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line.cells()) + " |" for line in self.lines
-        ]
+        text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in line.cells()) + " |" for line in self.lines]
         return "\n".join(text) + "\n"
 
     def write(self, markdown: Path | None, as_json: Path | None) -> None:
@@ -226,9 +222,7 @@ class Report:
             markdown.write_text(self.markdown())
         if as_json:
             body = {"title": self.title, "command": self.command, "machine": self.facts}
-            as_json.write_text(
-                json.dumps(body | {"lines": [line.as_json() for line in self.lines]}, indent=1)
-            )
+            as_json.write_text(json.dumps(body | {"lines": [line.as_json() for line in self.lines]}, indent=1))
 
 
 def options(description: str) -> argparse.ArgumentParser:

@@ -58,14 +58,13 @@ LAYERS = {
     "config": layer(
         "penstock.broker.config penstock.broker.directives", "package vocabulary wire core", banned="asyncio"
     ),
-    "commands": layer("penstock.broker.commands", "package vocabulary wire core config", banned="asyncio"),
-    "broker": layer("penstock.broker", f"package vocabulary wire {BROKER}", banned="asyncio"),
+    # Handlers are given the broker and the client, so they name their types; the broker imports the handlers.
+    "commands": layer("penstock.broker.commands", "package vocabulary wire core config broker", banned="asyncio"),
+    "broker": layer("penstock.broker", "package vocabulary wire core config commands", "hiredis", banned="asyncio"),
     # The only modules of the broker that know an event loop.
-    "loop": layer(
-        "penstock.broker.server penstock.broker.connection", f"package vocabulary wire {BROKER}", "uvloop"
-    ),
+    "loop": layer("penstock.broker.server penstock.broker.connection", f"package vocabulary wire {BROKER}", "uvloop"),
     "sim": layer("penstock.sim", f"package vocabulary wire {BROKER}"),
-    "client": layer("penstock.client", "package vocabulary wire"),
+    "client": layer("penstock.client", "package vocabulary wire", "hiredis"),
     "fsq": layer("penstock.fsq", "package vocabulary"),
     "queues": layer(
         "penstock.queues", "package vocabulary client fsq", "bson gridfs psycopg psycopg_pool pymongo redis"
@@ -260,9 +259,7 @@ def unexplained_settings(toml: str, name: str) -> list[str]:
             continue
         if line.startswith("["):
             table = line
-        in_ignore_list = in_ignore_list or (
-            table == "[tool.ruff.lint]" and re.match(r"ignore\s*=", line) is not None
-        )
+        in_ignore_list = in_ignore_list or (table == "[tool.ruff.lint]" and re.match(r"ignore\s*=", line) is not None)
         needs_reason = (
             line.startswith("[[tool.mypy.overrides")
             or (in_ignore_list and '"' in line)
@@ -322,9 +319,7 @@ def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
     complaints = [
         complaint
         for path in project_files()
-        for complaint in forbidden_text(
-            path.read_text("utf-8", errors="replace"), str(path.relative_to(ROOT))
-        )
+        for complaint in forbidden_text(path.read_text("utf-8", errors="replace"), str(path.relative_to(ROOT)))
     ]
     assert not complaints, "\n".join(complaints)
 

@@ -1,8 +1,9 @@
 """The broker: a node with its commands, clients, configuration and journal. Everything but sockets and the event loop.
 
-A shell (server.py, or a test with a clock of its own) gives it requests (`run`), time (`tick`, `cron`) and a way to send.
-Requests of one turn are run one after another, their replies collect, and `flush` sends them all, once the journal
-has what they promise. That is where batching comes from: one write to the journal and one to each socket a turn.
+A shell (server.py, or a test with a clock of its own) gives it requests (`run`), time (`tick`, `cron`) and a way to
+send. Requests of one turn are run one after another, their replies collect, and `flush` sends them all, once the
+journal has what they promise. That is where batching comes from: one write to the journal and one to each socket a
+turn.
 """
 
 from __future__ import annotations
@@ -183,6 +184,8 @@ class Broker:
         node, memory, commands, clock = self.node, self.node.memory, self.commands, self.clock
         out = client.out
         following = iter(requests)
+        command: Command | None = None
+        reply: bytes | None
         began = clock()
         for args in following:
             node.now_ms = int(began * 1000)
@@ -212,7 +215,7 @@ class Broker:
                 out.append(reply)
                 if command is not None and command.is_plain:
                     continue
-            if client.waiter is not None or client.closing or self.paused_until_ms:
+            if self._must_wait(client):
                 client.backlog = list(following)
                 break
         self.statistics.commands += len(requests) - len(client.backlog)
@@ -220,8 +223,12 @@ class Broker:
         client.last_command = command.name if command is not None else "NULL"
         if out and not client.dirty:
             self.touch(client)
-        elif client.waiter is not None:
-            self.shell.soon()  # its time-out may be the next thing to happen
+        else:
+            self.shell.soon()  # a time-out may be the next thing to happen
+
+    def _must_wait(self, client: Client) -> bool:
+        """Tell whether a client's next request can't be run now."""
+        return client.waiter is not None or client.closing or self.paused_until_ms > 0
 
     def _reject(self, client: Client, command: Command | None, args: list[bytes]) -> bytes:
         """Answer what isn't a command, or not with so many arguments."""
@@ -379,7 +386,12 @@ class Broker:
         now_ms, timeout_ms = self.node.now_ms, self.config.timeout * 1000
         hard, soft, soft_s = self.config.client_output_buffer_limit
         for client in self._cron_clients[-CLIENTS_A_CRON:]:
-            if timeout_ms and client.waiter is None and not client.is_monitor and now_ms - client.active_ms > timeout_ms:
+            if (
+                timeout_ms
+                and client.waiter is None
+                and not client.is_monitor
+                and now_ms - client.active_ms > timeout_ms
+            ):
                 client.sink.close(now=True)
                 continue
             owed = client.sink.buffered_bytes()

@@ -150,9 +150,7 @@ def load(path: str | None, flags: Flags, stdin_text: str | None = None) -> Confi
     reader = _Reader(config)
     if path == "-":
         if stdin_text is None:
-            raise ConfigError(
-                "the config file is '-', but there is no standard input: pipe one in, or name one"
-            )
+            raise ConfigError("the config file is '-', but there is no standard input: pipe one in, or name one")
         reader.text("standard input", stdin_text.encode("utf-8", "surrogateescape"))
     elif path is not None:
         config.file = os.path.normpath(Path(path).absolute())
@@ -200,9 +198,7 @@ class _Reader:
             try:
                 words = split_words(line)
             except ValueError as error:
-                raise ConfigError(
-                    f"{where}: the quotes don't match: close them, or write \\\" inside"
-                ) from error
+                raise ConfigError(f"{where}: the quotes don't match: close them, or write \\\" inside") from error
             if words:
                 self.line(where, words[0], words[1:])
 
@@ -213,13 +209,9 @@ class _Reader:
             if not kind.words_min <= len(words) <= kind.words_max:
                 most = f"{kind.words_max} value{'s' if kind.words_max > 1 else ''}"
                 count = most if kind.words_min == kind.words_max else f"{kind.words_min} to {most}"
-                raise ValueError(
-                    f"{row.name} takes {count}, not {len(words)}: quote a value that holds blanks"
-                )
+                raise ValueError(f"{row.name} takes {count}, not {len(words)}: quote a value that holds blanks")
             if not isinstance(kind, Include):
-                setattr(
-                    self.config, row.attribute, kind.from_file(words, getattr(self.config, row.attribute))
-                )
+                setattr(self.config, row.attribute, kind.from_file(words, getattr(self.config, row.attribute)))
                 return
             if not words[0] or b"\0" in words[0]:
                 raise ValueError(f"{shown(words[0])} is not the name of a file: give one")
@@ -240,9 +232,7 @@ def _find(name: bytes) -> Directive:
     what = f"unknown directive {shown(name)}"
     if near and near[0] == key.partition("=")[0]:
         raise ValueError(f"{what}: put a blank in place of the =")
-    raise ValueError(
-        f"{what}: did you mean {near[0]}?" if near else f"{what}: --print-config lists all there are"
-    )
+    raise ValueError(f"{what}: did you mean {near[0]}?" if near else f"{what}: --print-config lists all there are")
 
 
 def _without_password(line: bytes) -> str:
@@ -261,9 +251,7 @@ def config_get(config: Config, pattern: bytes) -> list[tuple[bytes, bytes]]:
     return [(row.name.encode(), row.kind.show(getattr(config, row.attribute))) for row in rows]
 
 
-def config_set(
-    config: Config, name: bytes, value: bytes, apply: Callable[[str, object], None] | None = None
-) -> None:
+def config_set(config: Config, name: bytes, value: bytes, apply: Callable[[str, object], None] | None = None) -> None:
     """Check a value, put it into effect through `apply` (directive, parsed value), then store it.
 
     When `apply` raises, which it does with ConfigRefused if it can't, nothing is stored.
@@ -354,9 +342,7 @@ def _glob_class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
 
 def _line(row: Directive, value: Any) -> bytes:
     words = row.kind.to_file(value)
-    return b" ".join(
-        [row.name.encode(), *(word if _PLAIN.fullmatch(word) else quote_word(word) for word in words)]
-    )
+    return b" ".join([row.name.encode(), *(word if _PLAIN.fullmatch(word) else quote_word(word) for word in words)])
 
 
 def rewrite(config: Config) -> None:

@@ -1,8 +1,8 @@
 """One client connection: bytes in, requests to the broker, replies out.
 
-A plain asyncio protocol, since streams and tasks would cost more than the commands. Two brakes keep a client from making
-us hold what it doesn't take: while it doesn't read its replies we don't read its requests, and while it is blocked it may
-send ahead only so much.
+A plain asyncio protocol, since streams and tasks would cost more than the commands. Two brakes keep a client from
+making us hold what it doesn't take: while it doesn't read its replies we don't read its requests, and while it is
+blocked it may send ahead only so much.
 """
 
 from __future__ import annotations

@@ -52,9 +52,7 @@ def parse_memory(text: str) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     size = int(match[1]) * unit if match and unit else INTEGER_MAX + 1
     if size > INTEGER_MAX:
-        raise ValueError(
-            f"{shown(os.fsencode(text))} is not a size: write digits and b, k, kb, m, mb, g or gb"
-        )
+        raise ValueError(f"{shown(os.fsencode(text))} is not a size: write digits and b, k, kb, m, mb, g or gb")
     return size
 
 

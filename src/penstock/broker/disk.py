@@ -135,7 +135,7 @@ class RealDisk:
 
     def replace(self, name: str, by: str) -> None:
         """Put one file in the place of another."""
-        os.replace(self._directory / by, self._directory / name)
+        (self._directory / by).replace(self._directory / name)
         self._sync_directory()
 
     def remove(self, name: str) -> None:

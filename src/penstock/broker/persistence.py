@@ -149,7 +149,9 @@ class Persistence:
             return False
         if journal.size <= config.auto_aof_rewrite_min_size:
             return False
-        return (journal.size - journal.base_bytes) * 100 >= config.auto_aof_rewrite_percentage * max(1, journal.base_bytes)
+        return (journal.size - journal.base_bytes) * 100 >= config.auto_aof_rewrite_percentage * max(
+            1, journal.base_bytes
+        )
 
     def begin_rewrite(self) -> None:
         """Start a rewrite of the journal; with the journal off, write one file of this moment."""

@@ -16,7 +16,12 @@ from penstock.errors import ConfigError
 
 log = logging.getLogger("penstock")
 
-LOG_LEVELS = {"debug": logging.DEBUG, "verbose": logging.DEBUG, "notice": logging.INFO, "warning": logging.WARNING}
+LOG_LEVELS = {
+    "debug": logging.DEBUG,
+    "verbose": logging.DEBUG,
+    "notice": logging.INFO,
+    "warning": logging.WARNING,
+}
 LOG_FORMAT = "%(process)d %(asctime)s %(levelname)s %(message)s"
 RESERVED_FILES = 32  # descriptors beside those of clients: journal, sockets, log
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -26,7 +31,8 @@ def check(config: Config) -> None:
     """Refuse a configuration that can't work, before anything is touched."""
     if config.port > PORT_MAX:
         raise ConfigError(
-            f"port {config.port} leaves no room for the cluster bus at port + {BUS_PORT_OFFSET}: use one up to {PORT_MAX}"
+            f"port {config.port} leaves no room for the cluster bus at port + {BUS_PORT_OFFSET}: "
+            f"use one up to {PORT_MAX}"
         )
     if config.tls_port and not (config.tls_cert_file and config.tls_key_file):
         raise ConfigError("tls-port needs tls-cert-file and tls-key-file")
@@ -66,7 +72,9 @@ def _daemonize() -> None:
 
 
 def _open_log(config: Config) -> None:
-    handler: logging.Handler = logging.FileHandler(config.logfile) if config.logfile else logging.StreamHandler(sys.stdout)
+    handler: logging.Handler = (
+        logging.FileHandler(config.logfile) if config.logfile else logging.StreamHandler(sys.stdout)
+    )
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     log.handlers = [handler]
     if config.syslog_enabled:
@@ -133,3 +141,33 @@ def replace_file(path: str, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def journal_bytes(config: Config) -> int:
+    """Tell how much there is to load, and refuse a controlled restart without a journal."""
+    path = Path(config.appendfilename)
+    if path.exists():
+        return path.stat().st_size
+    if not config.appendonly:
+        raise ConfigError(f"aof-enqueue-jobs-once needs a journal to load, and there is no {path.absolute()}")
+    return 0
+
+
+def remove_socket(path: str) -> None:
+    """Remove the unix socket that an earlier node left."""
+    if Path(path).is_socket():
+        Path(path).unlink()
+
+
+def set_permissions(path: str, permissions: int) -> None:
+    """Set who may use a unix socket; 0 leaves it to the umask."""
+    if permissions:
+        Path(path).chmod(permissions)
+
+
+def clean_up(config: Config) -> None:
+    """Leave no socket and no pid file behind."""
+    if config.unixsocket:
+        remove_socket(config.unixsocket)
+    if config.daemonize:
+        Path(config.pidfile).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Reading a journal: at a start, for DEBUG LOADAOF, and for `penstock check-aof`.
 
 Loading goes in slices (`load` is a generator), so that a node which brings back a million jobs still answers -LOADING
-and INFO meanwhile. First the file of jobs is reduced to those that are alive, then the file of states to the last one of
-each, then each survivor goes to `core.restoring`.
+and INFO meanwhile. First the file of jobs is reduced to those that are alive, then the file of states to the last one
+of each, then each survivor goes to `core.restoring`.
 
 A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
 file). Damage anywhere else is never passed over: the node doesn't start, and says where it is.
@@ -28,8 +28,8 @@ PAUSE_MAX = 3
 
 Words = list[bytes]
 # How many words each command of the two files has.
-JOB_COMMANDS = {b"LOADJOB": (2,), b"DELJOB": (2,)}
-STATE_COMMANDS = {b"STATE": (3, 4), b"PAUSE": (3,), b"START": (3,), b"CLEAN": (1,)}
+JOB_COMMANDS: dict[bytes, tuple[int, ...]] = {b"LOADJOB": (2,), b"DELJOB": (2,)}
+STATE_COMMANDS: dict[bytes, tuple[int, ...]] = {b"STATE": (3, 4), b"PAUSE": (3,), b"START": (3,), b"CLEAN": (1,)}
 
 
 class Damage(JournalError):
@@ -176,17 +176,17 @@ class Load:
     def _change(self, words: Words) -> Change:
         if len(words[2]) != STATE.size:
             raise JournalError(f"{self.name}{STATE_SUFFIX}: a STATE record of {len(words[2])} bytes")
-        return Change(*STATE.unpack(words[2]), words[3] if len(words) > 3 else b"")
+        state, flags, nacks, deliveries, requeue_wall_ms, token = STATE.unpack(words[2])
+        key = words[3] if len(words) > 3 else b""
+        return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, key)
 
     def _restore(self, alive: dict[bytes, bytes], changes: dict[bytes, Change], trust: Trust) -> Iterator[None]:
         restorer = Restorer(self.node, trust, self.timeout_ms)
-        number = 0
-        for job_id in list(alive):
+        for number, job_id in enumerate(list(alive)):
             try:
                 record, _ = decode_record(alive.pop(job_id))
             except RecordError as error:
                 raise JournalError(f"{self.name}: the record of job {job_id!r} is damaged: {error}") from None
-            number += 1
             if number % SLICE == 0:
                 yield
             if record.id not in self.node.jobs:

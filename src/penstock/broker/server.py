@@ -1,7 +1,8 @@
 """The server process: sockets, signals, timers, and the broker between them.
 
-With connection.py this is all that knows the event loop. A turn of the loop is: data arrives at connections and is run at
-once, replies collect, and `_turn`, scheduled by the first of them, lets the broker make the turn safe and send them all.
+With connection.py this is all that knows the event loop. A turn of the loop is: data arrives at connections and is run
+at once, replies collect, and `_turn`, scheduled by the first of them, lets the broker make the turn safe and send them
+all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import platform
 import resource
 import signal
-import socket
 import ssl
 import sys
 import time
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from penstock.broker import process
 from penstock.broker.broker import Broker
-from penstock.broker.config import Config, ConfigRefused, flags_from_argv, load, rewrite
+from penstock.broker.config import Config, flags_from_argv, load, rewrite
 from penstock.broker.connection import Connection
-from penstock.broker.core.membership import BUS_PORT_OFFSET, PORT_MAX, cluster_from_text
+from penstock.broker.core.membership import Cluster, cluster_from_text
 from penstock.broker.disk import RealDisk, lock
 from penstock.errors import ConfigError, OperatorError, PenstockError
 
@@ -63,6 +63,9 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Before anybody can connect: what isn't loaded yet must not look as if it weren't there.
+        self.broker.persistence.loading = self.config.appendonly or self.config.aof_enqueue_jobs_once
+        self.broker.reguard()
         await self._listen()
         self._cron()
         loading = self._loop.create_task(self._load())
@@ -87,28 +90,27 @@ class Server:
                     await loop.create_server(make, hosts, port, backlog=config.tcp_backlog, ssl=tls, reuse_address=True)
                 )
             if config.unixsocket:
-                Path(config.unixsocket).unlink(missing_ok=True)
+                process.remove_socket(config.unixsocket)
                 self._listeners.append(
                     await loop.create_unix_server(
-                        lambda: Connection(self, self.broker, is_unix=True), config.unixsocket, backlog=config.tcp_backlog
+                        lambda: Connection(self, self.broker, is_unix=True),
+                        config.unixsocket,
+                        backlog=config.tcp_backlog,
                     )
                 )
-                if config.unixsocketperm:
-                    Path(config.unixsocket).chmod(config.unixsocketperm)
+                process.set_permissions(config.unixsocket, config.unixsocketperm)
         except OSError as problem:
-            raise OperatorError(f"can't listen on port {config.port}: {problem}. Is another node running there?") from None
+            raise OperatorError(
+                f"can't listen on port {config.port}: {problem}. Is another node running there?"
+            ) from None
         if not self._listeners:
             raise ConfigError("nothing to listen on: set port, tls-port or unixsocket")
 
     async def _load(self) -> None:
         config, persistence = self.config, self.broker.persistence
-        if config.appendonly or config.aof_enqueue_jobs_once:
-            path = Path(config.appendfilename)
-            if not path.exists() and not config.appendonly:
-                raise OperatorError(f"aof-enqueue-jobs-once needs a journal to load, and {path} isn't there")
-            size = path.stat().st_size if path.exists() else 0
-            for _ in persistence.begin_load(size):
-                await asyncio.sleep(0)
+        if persistence.loading:
+            for _ in persistence.begin_load(process.journal_bytes(config)):
+                await asyncio.sleep(0)  # others get -LOADING meanwhile
                 self.broker.set_clock()
             persistence.end_load()
             if config.aof_enqueue_jobs_once:
@@ -146,10 +148,7 @@ class Server:
     def _end(self, code: int) -> None:
         for listener in self._listeners:
             listener.close()
-        if self.config.unixsocket:
-            Path(self.config.unixsocket).unlink(missing_ok=True)
-        if self.config.daemonize:
-            Path(self.config.pidfile).unlink(missing_ok=True)
+        process.clean_up(self.config)
         if not self._stopped.done():
             # The replies of this turn leave first.
             self._loop.call_later(TIMER_S_MIN, self._stopped.set_result, code)
@@ -219,7 +218,7 @@ class Server:
 
     # The process
 
-    def _read_cluster(self):  # type: ignore[no-untyped-def]
+    def _read_cluster(self) -> Cluster | None:
         path = Path(self.config.cluster_config_file)
         if not path.exists() or not path.stat().st_size:
             return None
@@ -281,7 +280,7 @@ def run(argv: list[str]) -> int:
 
 def _run_loop(config: Config) -> int:
     try:
-        import uvloop
+        import uvloop  # noqa: PLC0415 - not to be had on every platform
 
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     except ImportError:  # not on this platform: slower, otherwise the same

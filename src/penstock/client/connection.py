@@ -53,9 +53,7 @@ class Decoder(Protocol):
 
 def hiredis_decoder() -> Decoder:
     """The fast decoder, with our errors; any byte may stand in an error's text."""
-    return hiredis.Reader(
-        protocolError=BadReply, replyError=ReplyError, errors="replace", notEnoughData=NOTHING
-    )
+    return hiredis.Reader(protocolError=BadReply, replyError=ReplyError, errors="replace", notEnoughData=NOTHING)
 
 
 class Connection:

@@ -111,9 +111,7 @@ def encode_record(record: JobRecord) -> bytes:
         raise RecordError(_misfit(record)) from None
     pack = _U32.pack
     node_count = len(record.nodes)
-    return b"".join(
-        (fixed, pack(queue_bytes), record.queue, pack(body_bytes), record.body, pack(node_count), nodes)
-    )
+    return b"".join((fixed, pack(queue_bytes), record.queue, pack(body_bytes), record.body, pack(node_count), nodes))
 
 
 def _misfit(record: JobRecord) -> str:
@@ -188,9 +186,7 @@ def _take_bytes(data: bytes, position: int, end: int, name: str) -> tuple[bytes,
     size = _take_length(data, position, end, name)
     start = position + _LENGTH_BYTES
     if size > end - start:
-        raise RecordError(
-            f"{name} at byte {position} says {size} bytes, but the record ends {end - start} bytes later"
-        )
+        raise RecordError(f"{name} at byte {position} says {size} bytes, but the record ends {end - start} bytes later")
     return data[start : start + size], start + size
 
 

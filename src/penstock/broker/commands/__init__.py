@@ -1,8 +1,8 @@
 """Client commands: each parses its arguments, calls the core, and shapes the RESP reply.
 
-What exists is `table.COMMANDS` (facts) and `HANDLERS` (code), with the same names. A handler takes the broker, the client
-and the request's words, and gives the bytes of its reply, or None if there is none or it comes later. What it refuses it
-raises as `Refused`.
+What exists is `table.COMMANDS` (facts) and `HANDLERS` (code), with the same names. A handler takes the broker, the
+client and the request's words, and gives the bytes of its reply, or None if there is none or it comes later. What it
+refuses it raises as `Refused`.
 """
 
 from __future__ import annotations

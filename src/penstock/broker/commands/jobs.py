@@ -149,7 +149,10 @@ def shape_job(job: Job, counters: bool, lease_ms: int) -> bytes:
         token = b"%d" % job.token
         reply += b"$%d\r\n%b\r\n" % (len(token), token)
     if counters:
-        reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (job.nacks, job.deliveries)
+        reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (
+            job.nacks,
+            job.deliveries,
+        )
     return reply
 
 
@@ -226,5 +229,3 @@ def working(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 def loadjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """LOADJOB is for journals only."""
     raise Refused("ERR", "LOADJOB is a special command only processed from AOF")
-
-

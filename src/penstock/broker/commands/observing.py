@@ -144,13 +144,10 @@ ADVICE = {
         "Very many jobs were due at the same moment. Spread their delays and retry times, or spread the jobs "
         "over more nodes."
     ),
-    "eviction-cycle": (
-        "Memory is short and room had to be made. Raise maxmemory, or let workers acknowledge sooner."
-    ),
+    "eviction-cycle": ("Memory is short and room had to be made. Raise maxmemory, or let workers acknowledge sooner."),
 }
 DISK_ADVICE = (
-    "The disk was slow to take the journal. Give it a disk of its own, or use appendfsync everysec in place "
-    "of always."
+    "The disk was slow to take the journal. Give it a disk of its own, or use appendfsync everysec in place of always."
 )
 OTHER_ADVICE = "Nothing is known about events of this name."
 

@@ -21,9 +21,22 @@ SCAN_COUNT_DEFAULT = 100
 PAUSE_WORDS = {b"IN": PAUSED_IN, b"OUT": PAUSED_OUT, b"ALL": PAUSED_IN | PAUSED_OUT}
 BAD_SCAN = ("ERR", "invalid cursor or option name")
 SHOW_FIELDS = (
-    "id queue state repl ttl ctime delay retry nacks additional-deliveries nodes-delivered nodes-confirmed "
-    "next-requeue-within next-awake-within body"
-).split()
+    b"id",
+    b"queue",
+    b"state",
+    b"repl",
+    b"ttl",
+    b"ctime",
+    b"delay",
+    b"retry",
+    b"nacks",
+    b"additional-deliveries",
+    b"nodes-delivered",
+    b"nodes-confirmed",
+    b"next-requeue-within",
+    b"next-awake-within",
+    b"body",
+)
 
 
 def qlen(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -123,7 +136,7 @@ def _facts(node: Node, job: Job) -> list[Value]:
 
 def _show(node: Node, job: Job, protocol: int) -> bytes:
     pairs = zip(SHOW_FIELDS, _facts(node, job), strict=True)
-    return encode_value([item for name, value in pairs for item in (name.encode(), value)], protocol)
+    return encode_value([item for name, value in pairs for item in (name, value)], protocol)
 
 
 def _compact(node: Node, job: Job, protocol: int) -> bytes:
@@ -201,7 +214,8 @@ def qscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s] ... [REPLY all|id|compact]."""
     cursor, busy, given = _scan_arguments(args[1:], JSCAN_OPTIONS)
-    count, shape = SCAN_COUNT_DEFAULT, _simple_id
+    count = SCAN_COUNT_DEFAULT
+    shape = JSCAN_REPLIES[b"ID"]
     name: bytes | None = None
     states: set[int] = set()
     for word, value in given:

@@ -289,9 +289,7 @@ def _error(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 def _struct_size(broker: Broker, client: Client, args: list[bytes]) -> bytes:
     """Tell what things are accounted at, in bytes, without what they hold."""
     bits = str(broker.shell.facts()["arch_bits"])
-    return bulk(
-        f"bits:{bits} job:{JOB_BYTES} queue:{QUEUE_BYTES} base:{broker.node.memory.base_bytes}".encode()
-    )
+    return bulk(f"bits:{bits} job:{JOB_BYTES} queue:{QUEUE_BYTES} base:{broker.node.memory.base_bytes}".encode())
 
 
 def _no_crash(broker: Broker, client: Client, args: list[bytes]) -> bytes:

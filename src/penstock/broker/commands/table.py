@@ -1,10 +1,10 @@
 """Every command of a node, as facts: what COMMAND answers, what `help` prints, what the docs' reference is
 made of.
 
-There are no handlers here and nothing is imported but typing, so that the command line can complete and
-explain commands without loading the broker. The first 32 rows are Disque's, with its arities and flags; a
-client that compares COMMAND's answer sees no difference in them but HELLO's arity, which had to open up for
-the protocol version. The rows after them are ours, marked `extension`.
+There are no handlers here and nothing is imported but typing: the node, the command line and whatever prints
+the docs all read the same rows. The first 32 are Disque's, with its arities and flags; a client that compares
+COMMAND's answer sees no difference in them but HELLO's arity, which had to open up for the protocol version.
+The rows after them are ours, marked `extension`.
 """
 
 from typing import NamedTuple
@@ -105,8 +105,9 @@ _ORIGINAL = (
      "LATEST, HISTORY: array; GRAPH, DOCTOR: text; RESET: integer",
      (_SYNTAX, "ERR No samples available for event '...'")),
     ("hello", -1, "readonly fast", "connection", "HELLO [2|3 [AUTH user password] [SETNAME name]]",
-     "The nodes of the cluster, to choose one by priority; with a version, also switches the protocol.",
-     "array: 1, my id, then [id, ip, port, priority] for every node; lowest priority is best",
+     "The nodes of the cluster, to choose one by priority; with a version, switches to that protocol instead.",
+     ("array: 1, my id, then [id, ip, port, priority] for every node, lowest priority is best; with a version:"
+      " facts about this node by name"),
      ("NOPROTO unsupported protocol version", "ERR invalid password")),
     ("addjob", -4, "write denyoom fast", "jobs",
      "ADDJOB queue body ms-timeout [REPLICATE n] [DELAY s] [RETRY s] [TTL s] [MAXLEN n] [ASYNC]",

@@ -1,16 +1,16 @@
 """Acknowledging jobs.
 
-A job that only this node holds is finished, and forgotten, with its ack. One that others may hold stays as `acked` until
-all of them have the ack, so that none of them delivers it again: its confirmations are collected at growing intervals.
-Nodes that the cluster has forgotten are not waited for.
+A job that only this node holds is finished, and forgotten, with its ack. One that others may hold stays as `acked`
+until all of them have the ack, so that none of them delivers it again: its confirmations are collected at growing
+intervals. Nodes that the cluster has forgotten are not waited for.
 """
 
 from __future__ import annotations
 
 from penstock.broker.core.jobs import ACKED, QUEUED, Holders, Job
-from penstock.broker.core.tokens import end_lease
 from penstock.broker.core.node import Node
 from penstock.broker.core.removal import remove
+from penstock.broker.core.tokens import end_lease
 
 COLLECT_MS = 1000
 COLLECT_MS_MAX = 180_000

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from penstock.broker.core import refusals
 from penstock.broker.core.ids import id_suffix
-from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, JOB_BYTES, LISTED, QUEUED, Job, Rules
+from penstock.broker.core.jobs import (
+    ACTIVE,
+    BCAST_QUEUED,
+    BCAST_WILLQUEUE,
+    JOB_BYTES,
+    LISTED,
+    QUEUED,
+    Job,
+    Rules,
+)
 from penstock.broker.core.membership import Cluster
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
@@ -26,8 +35,8 @@ class Terms:
     __slots__ = (
         "asynchronous",
         "careful",
-        "epoch",
         "delay_s",
+        "epoch",
         "maxlen",
         "replicate",
         "retry_s",
@@ -142,7 +151,7 @@ def _register(node: Node, name: bytes, queue: Queue | None, body: bytes, terms: 
             flags = BCAST_QUEUED | BCAST_WILLQUEUE | LISTED
             # The queue's own name: one object for all of its jobs.
             job = Job(job_id, queue.name, body, rules, ctime, expires_at, node.alone, QUEUED, flags, requeue_at)
-            node.timers.set_new(job, requeue_at if requeue_at < expires_at else expires_at)
+            node.timers.set_new(job, min(requeue_at, expires_at))
         else:
             flags = BCAST_QUEUED | LISTED
             job = Job(job_id, queue.name, body, rules, ctime, expires_at, node.alone, QUEUED, flags, 0)

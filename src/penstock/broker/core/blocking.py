@@ -1,7 +1,7 @@
 """Clients that wait for a job, and how they are served.
 
-A waiting client stands in the line of every queue it named. A queue that has jobs and waiters is `ready`; the shell calls
-`serve_ready` after each command, so that nobody waits for a turn of the event loop. Each client gets one job.
+A waiting client stands in the line of every queue it named. A queue that has jobs and waiters is `ready`; the shell
+calls `serve_ready` after each command, so that nobody waits for a turn of the event loop. Each client gets one job.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.core import refusals
 from penstock.broker.core.delivery import fetch, wake
-from penstock.broker.core.jobs import Job
 from penstock.broker.core.eviction import IDLE_MS, is_idle
+from penstock.broker.core.jobs import Job
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
 

@@ -18,11 +18,11 @@ from penstock.broker.core.jobs import (
     QUEUED,
     Job,
 )
-from penstock.broker.core.tokens import end_lease
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove
+from penstock.broker.core.tokens import end_lease
 
 WARN_MS = 500  # other holders hear of a requeue this long before it
 

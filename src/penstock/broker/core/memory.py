@@ -19,7 +19,16 @@ BASE_BYTES = 100_000
 class Memory:
     """What is used, and the limits."""
 
-    __slots__ = ("_sample_at", "base_bytes", "evict", "full_bytes", "max_bytes", "peak_bytes", "used_bytes", "warn_bytes")
+    __slots__ = (
+        "_sample_at",
+        "base_bytes",
+        "evict",
+        "full_bytes",
+        "max_bytes",
+        "peak_bytes",
+        "used_bytes",
+        "warn_bytes",
+    )
 
     def __init__(self, max_bytes: int = MAXMEMORY_DEFAULT, evict: bool = True) -> None:
         self.base_bytes = BASE_BYTES

@@ -1,8 +1,9 @@
 """All state of one node, and its clock.
 
-The functions that change it live in the modules beside this one, each taking the node first. The shell (a server, or the
-simulator) owns a node: it sets the clock before every input, calls those functions, and after each command `serve_ready`,
-so that clients who wait get what has just arrived. What the node has to say to the outside goes through its two ports.
+The functions that change it live in the modules beside this one, each taking the node first. The shell (a server, or
+the simulator) owns a node: it sets the clock before every input, calls those functions, and after each command
+`serve_ready`, so that clients who wait get what has just arrived. What the node has to say to the outside goes through
+its two ports.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from penstock.broker.core.timers import Timers
 
 if TYPE_CHECKING:
     from penstock.broker.core.blocking import Waiter
-    from penstock.broker.core.tokens import Claim
     from penstock.broker.core.refusals import Refused
+    from penstock.broker.core.tokens import Claim
 
 JITTER_MS = 250  # requeue times are spread by this, so that holders of a job don't requeue it all at once
 JITTERS = 1024  # how many different ones are prepared: a call for randomness a job would cost too much

@@ -22,8 +22,14 @@ LEAVING_AND_ONE_SHORT = ("NOREPL", _UNABLE + "I'm leaving the cluster")
 FULL_AND_ONE_SHORT = ("NOREPL", _UNABLE + "I'm out of memory")
 JOB_REMOVED = ("NOREPL", "job removed (expired?) before the requested replication level was achieved")
 # The two blanks are the original's.
-RETRY_0_REPLICATED = ("ERR", "With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)")
-DELAY_BEYOND_TTL = ("ERR", "The specified DELAY is greater than TTL. Job refused since would never be delivered")
+RETRY_0_REPLICATED = (
+    "ERR",
+    "With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)",
+)
+DELAY_BEYOND_TTL = (
+    "ERR",
+    "The specified DELAY is greater than TTL. Job refused since would never be delivered",
+)
 QUEUE_TOO_LONG = ("MAXLEN", "Queue is already longer than the specified MAXLEN count")
 QUEUE_PAUSED = ("PAUSED", "Queue paused in input, try later")
 NODE_LEAVING = ("LEAVING", "This node is leaving the cluster, please connect to a different one")

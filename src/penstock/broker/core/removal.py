@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.core.jobs import ACKED, GONE, JOB_BYTES, QUEUED, Job
-from penstock.broker.core.tokens import end_lease
 from penstock.broker.core.node import Node
+from penstock.broker.core.tokens import end_lease
 
 
 def remove(node: Node, job: Job) -> None:

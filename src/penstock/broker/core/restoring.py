@@ -49,7 +49,9 @@ class Trust(NamedTuple):
     """What the journal is good for."""
 
     knows_deliveries: bool  # there is a record of deliveries beside it
-    complete: bool  # nothing that was written can be missing: a clean stop, a crash of the process alone, or fsync always
+    complete: (
+        bool  # nothing that was written can be missing: a clean stop, a crash of the process alone, or fsync always
+    )
     enqueue_once: bool  # the operator says that this is a controlled restart
 
 

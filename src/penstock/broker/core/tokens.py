@@ -1,11 +1,11 @@
 """Who a job is out with: the tokens of leases, and the claims that hold many of them.
 
-A plain fetch leaves the requeue clock running from the queueing, and its ack is by id alone. A lease restarts that clock
-at the delivery, for as long as the client asked, and comes with a token. The token is good until the job is queued again
-for any reason; after that it is stale, and whoever shows it is told so and changes nothing.
+A plain fetch leaves the requeue clock running from the queueing, and its ack is by id alone. A lease restarts that
+clock at the delivery, for as long as the client asked, and comes with a token. The token is good until the job is
+queued again for any reason; after that it is stale, and whoever shows it is told so and changes nothing.
 
-A claim is a lease on many jobs under one key, chosen by the client. The same key gives the same jobs again, with a fresh
-lease, also after the client died or the node restarted, until they are acked or their lease ends.
+A claim is a lease on many jobs under one key, chosen by the client. The same key gives the same jobs again, with a
+fresh lease, also after the client died or the node restarted, until they are acked or their lease ends.
 """
 
 from __future__ import annotations
