@@ -48,7 +48,7 @@ def layer(modules: str, imports: str = "", third_party: str = "", banned: str = 
 # Whatever would give the core a clock, a file, a socket or chance of its own.
 OUTSIDE_WORLD = "asyncio time random os socket threading select ssl subprocess datetime"
 
-BROKER = "broker core config commands loop"
+BROKER = "broker session core config commands loop"
 
 LAYERS = {
     "vocabulary": layer("penstock.job penstock.errors penstock.events penstock.codec"),
@@ -59,8 +59,13 @@ LAYERS = {
         "penstock.broker.config penstock.broker.directives", "package vocabulary wire core", banned="asyncio"
     ),
     # Handlers are given the broker and the client, so they name their types; the broker imports the handlers.
-    "commands": layer("penstock.broker.commands", "package vocabulary wire core config broker", banned="asyncio"),
-    "broker": layer("penstock.broker", "package vocabulary wire core config commands", "hiredis", banned="asyncio"),
+    "commands": layer("penstock.broker.commands", "package vocabulary wire core config session", banned="asyncio"),
+    "session": layer(
+        "penstock.broker.broker penstock.broker.clients",
+        "package vocabulary wire core config commands broker",
+        banned="asyncio",
+    ),
+    "broker": layer("penstock.broker", "package vocabulary wire core config session", "hiredis", banned="asyncio"),
     # The only modules of the broker that know an event loop.
     "loop": layer("penstock.broker.server penstock.broker.connection", f"package vocabulary wire {BROKER}", "uvloop"),
     "sim": layer("penstock.sim", f"package vocabulary wire {BROKER}"),

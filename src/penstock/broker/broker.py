@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink
-from penstock.broker.commands import HANDLERS, Handler
+from penstock.broker.commands.handlers import HANDLERS, Handler
 from penstock.broker.commands.jobs import shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
 from penstock.broker.config import Config

@@ -1,62 +1,6 @@
 """Client commands: each parses its arguments, calls the core, and shapes the RESP reply.
 
-What exists is `table.COMMANDS` (facts) and `HANDLERS` (code), with the same names. A handler takes the broker, the
-client and the request's words, and gives the bytes of its reply, or None if there is none or it comes later. What it
-refuses it raises as `Refused`.
+What exists is `table.COMMANDS` (facts) and `handlers.HANDLERS` (code), with the same names. A handler takes the broker,
+the client and the request's words, and gives the bytes of its reply, or None if there is none or it comes later. What
+it refuses it raises as `Refused`.
 """
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from penstock.broker.clients import Client
-from penstock.broker.commands import cluster, connection, jobs, leases, queues, server
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
-
-Handler = Callable[["Broker", Client, list[bytes]], bytes | None]
-
-HANDLERS: dict[str, Handler] = {
-    "auth": connection.auth,
-    "ping": connection.ping,
-    "hello": connection.hello,
-    "client": connection.client,
-    "info": server.info,
-    "shutdown": server.shutdown,
-    "monitor": server.monitor,
-    "debug": server.debug,
-    "config": server.config,
-    "slowlog": server.slowlog,
-    "time": server.time,
-    "command": server.command,
-    "latency": server.latency,
-    "bgrewriteaof": server.bgrewriteaof,
-    "cluster": cluster.cluster,
-    "addjob": jobs.addjob,
-    "addjobs": jobs.addjobs,
-    "getjob": jobs.getjob,
-    "ackjob": jobs.ackjob,
-    "fastack": jobs.deljob,
-    "deljob": jobs.deljob,
-    "enqueue": jobs.enqueue,
-    "nack": jobs.nack,
-    "dequeue": jobs.dequeue,
-    "working": jobs.working,
-    "loadjob": jobs.loadjob,
-    "show": queues.show,
-    "qlen": queues.qlen,
-    "qpeek": queues.qpeek,
-    "qstat": queues.qstat,
-    "pause": queues.pause,
-    "qscan": queues.qscan,
-    "jscan": queues.jscan,
-    "acklease": leases.acklease,
-    "nacklease": leases.nacklease,
-    "extend": leases.extend,
-    "claim": leases.claim,
-    "ackclaim": leases.ackclaim,
-    "nackclaim": leases.nackclaim,
-    "extendclaim": leases.extendclaim,
-}

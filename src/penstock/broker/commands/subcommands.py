@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from penstock.broker.commands import Handler
+    from penstock.broker.commands.handlers import Handler
 
 ANY = 1 << 62  # as many words as the request has
 
