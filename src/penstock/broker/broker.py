@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink
-from penstock.broker.commands.handlers import HANDLERS, Handler
+from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
 from penstock.broker.commands.jobs import shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
 from penstock.broker.config import Config
@@ -36,6 +36,8 @@ log = logging.getLogger("penstock")
 
 ARGUMENTS_ANY = 1 << 62
 CLIENTS_A_CRON = 200  # clients looked at in one cron run
+REPLY_BYTES_HIGH = 1 << 20  # a client that owes us the reading of more has to wait with its next command
+MONITOR_BYTES_MAX = 32 << 20  # a monitor that reads no faster than this is closed: it doesn't ask for what it gets
 NO_AUTH = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 IS_LOADING = b"-LOADING Disque is loading the dataset in memory\r\n"
@@ -86,6 +88,7 @@ class Command:
         "most",
         "name",
         "needs_memory",
+        "run",
         "seconds",
     )
 
@@ -93,6 +96,7 @@ class Command:
         self.info = info
         self.name = info.name
         self.handler = handler
+        self.run = RUN_HANDLERS.get(info.name)
         self.least = abs(info.arity)
         self.most = info.arity if info.arity > 0 else ARGUMENTS_ANY
         self.is_plain = info.group in ("jobs", "queues")  # changes nothing about clients
@@ -122,6 +126,7 @@ class Broker:
         self.clock = clock
         self.wall = wall
         self.statistics = Statistics(config.slowlog_max_len)
+        self.statistics.latency.threshold_ms = config.latency_monitor_threshold
         self.node = Node(node_id, entropy, self, Memory(config.maxmemory, config.maxmemory_policy == "acks"))
         self.persistence = Persistence(self)
         self.clients: dict[int, Client] = {}
@@ -183,11 +188,13 @@ class Broker:
             return
         node, memory, commands, clock = self.node, self.node.memory, self.commands, self.clock
         out = client.out
-        following = iter(requests)
         command: Command | None = None
         reply: bytes | None
+        at, end = 0, len(requests)
         began = clock()
-        for args in following:
+        while at < end:
+            args = requests[at]
+            at += 1
             node.now_ms = int(began * 1000)
             command = commands.get(args[0]) or commands.get(args[0].lower())
             if command is None or not command.least <= len(args) <= command.most:
@@ -198,7 +205,14 @@ class Broker:
                 reply = refusal
             else:
                 try:
-                    reply = command.handler(self, client, args)
+                    ran = 0
+                    if at < end and command.run is not None and requests[at][0] == args[0] and not self.guarded:
+                        ran, reply = command.run(self, requests, at - 1)
+                    if ran:
+                        at += ran - 1
+                        command.calls += ran - 1
+                    else:
+                        reply = command.handler(self, client, args)
                 except Exception as problem:
                     reply = self._explain(args, problem)
                 if node.ready:
@@ -216,7 +230,7 @@ class Broker:
                 if command is not None and command.is_plain:
                     continue
             if self._must_wait(client):
-                client.backlog = list(following)
+                client.backlog = requests[at:]
                 break
         self.statistics.commands += len(requests) - len(client.backlog)
         client.active_ms = node.now_ms
@@ -268,10 +282,14 @@ class Broker:
         if command.name in ("auth", "hello", "monitor"):
             return
         words = b" ".join(quote_word(arg) for arg in args)
-        line = simple(b"%.6f [%b] %b" % (self.wall(), client.address.encode(), words))
+        address = ("unix:" if client.is_unix else "") + client.address
+        line = simple(b"%.6f [%b] %b" % (self.wall(), address.encode("utf-8", "surrogateescape"), words))
         for monitor in self.monitors:
-            monitor.out.append(line)
-            self.touch(monitor)
+            if monitor.sink.buffered_bytes() > MONITOR_BYTES_MAX:
+                monitor.sink.close(now=True)
+            else:
+                monitor.out.append(line)
+                self.touch(monitor)
 
     def _note_slow(self, command: Command, args: list[bytes], seconds: float) -> None:
         event = "fast-command" if "fast" in command.info.flags else "command"
@@ -289,9 +307,14 @@ class Broker:
             client.reply_mode = REPLY_ON
 
     def _run_backlog(self, client: Client) -> None:
-        if client.waiter is None and not self.paused_until_ms and not client.closing and client.backlog:
-            requests, client.backlog = client.backlog, []
-            self.run(client, requests)
+        if client.waiter is not None or self.paused_until_ms or client.closing or not client.backlog:
+            return
+        if client.out or client.sink.buffered_bytes() > REPLY_BYTES_HIGH:
+            return  # it reads what it is owed first: `flush`, or its connection, comes back to this
+        requests, client.backlog = client.backlog, []
+        self.run(client, requests)
+        if not client.backlog:
+            client.sink.caught_up()
 
     def answer(self, waiter: Waiter, outcome: Job | Refused | None) -> None:
         """Give a client that waited what it gets: the port of the node."""

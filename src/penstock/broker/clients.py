@@ -19,11 +19,14 @@ class Sink(Protocol):
     def close(self, now: bool) -> None:
         """Close once everything is sent, or at once."""
 
+    def caught_up(self) -> None:
+        """Read on, if reading was stopped while requests that were sent ahead had to wait: they are run."""
+
     def buffered_bytes(self) -> int:
         """Tell how much the peer has not taken yet."""
 
     def unread_bytes(self) -> int:
-        """Tell how much has arrived of a request that isn't complete."""
+        """Tell how much has arrived of what could not be run yet."""
 
     def describe(self) -> str:
         """Give what CLIENT LIST shows of the socket: `fd=8`."""

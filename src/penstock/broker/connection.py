@@ -8,11 +8,12 @@ blocked it may send ahead only so much.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, cast
 
-from penstock.broker.broker import PROTECTED, Broker
+from penstock.broker.broker import PROTECTED, REPLY_BYTES_HIGH, Broker
 from penstock.broker.clients import Client
 from penstock.wire.replies import error
 from penstock.wire.requests import RequestReader
@@ -20,8 +21,10 @@ from penstock.wire.requests import RequestReader
 if TYPE_CHECKING:
     from penstock.broker.server import Server
 
+log = logging.getLogger("penstock")
+
 AHEAD_BYTES_MAX = 1 << 20  # what a blocked client may send ahead before we stop reading from it
-OUTPUT_BYTES_HIGH = 1 << 20  # unsent replies from which on we stop reading its requests
+REQUEST_BYTES_MAX = 1 << 30  # of one request before it is complete: the original's limit of a query buffer
 TOO_MANY = b"-ERR max number of clients reached\r\n"
 
 
@@ -37,12 +40,16 @@ class Connection(asyncio.Protocol):
         self._client: Client | None = None
         self._ahead_bytes = 0
         self._held = False  # reading is paused
+        self._unread = False  # it takes no replies at present
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the client in, or tell it why not."""
         self._transport = stream = cast(asyncio.Transport, transport)
         broker = self._broker
         peer = stream.get_extra_info("peername")
+        if peer is None and not self._is_unix:
+            stream.abort()  # it was gone before we looked
+            return
         if self._is_unix:
             address = f"{broker.config.unixsocket}:0"
         else:
@@ -58,7 +65,7 @@ class Connection(asyncio.Protocol):
             stream.write(refusal)
             stream.close()
             return
-        stream.set_write_buffer_limits(OUTPUT_BYTES_HIGH)
+        stream.set_write_buffer_limits(REPLY_BYTES_HIGH)
         self._client = broker.connect(address, self, self._is_unix)
 
     def _is_stranger(self, host: str) -> bool:
@@ -92,6 +99,10 @@ class Connection(asyncio.Protocol):
             client.out.append(error(f"ERR {self._reader.error}"))
             client.closing = True
             broker.touch(client)
+        elif self._reader.pending_bytes > REQUEST_BYTES_MAX:
+            log.warning("closing client %s: its request is larger than %d bytes", client.address, REQUEST_BYTES_MAX)
+            client.closing = True
+            self.close(now=True)
         if client.backlog:
             self._ahead_bytes += len(data)
             if self._ahead_bytes > AHEAD_BYTES_MAX:
@@ -108,32 +119,35 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client doesn't read: take no more requests from it."""
+        self._unread = True
         self._hold()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
-        self._release()
+        """The client reads again: go on with the requests it has sent already, then with new ones."""
+        self._unread = False
+        if self._client is not None and self._client.backlog:
+            self._broker.touch(self._client)
+        else:
+            self.caught_up()
 
     def _hold(self) -> None:
         if self._transport is not None and not self._held:
             self._held = True
             self._transport.pause_reading()
 
-    def _release(self) -> None:
-        if self._transport is not None and self._held and not self._transport.is_closing():
-            self._held = False
-            self._ahead_bytes = 0
-            self._transport.resume_reading()
-
     # What the broker uses of it (clients.Sink).
+
+    def caught_up(self) -> None:
+        """Read on: all that was sent ahead is run."""
+        self._ahead_bytes = 0
+        if self._held and not self._unread and self._transport is not None and not self._transport.is_closing():
+            self._held = False
+            self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        transport = self._transport
-        if transport is not None:
-            transport.write(data)
-            if self._held and transport.get_write_buffer_size() < OUTPUT_BYTES_HIGH:
-                self._release()
+        if self._transport is not None:
+            self._transport.write(data)
 
     def close(self, now: bool) -> None:
         """Close once everything is sent, or at once."""
@@ -148,8 +162,8 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def unread_bytes(self) -> int:
-        """Tell how much has arrived of a request that isn't complete."""
-        return self._reader.pending_bytes
+        """Tell how much has arrived of what could not be run yet."""
+        return self._reader.pending_bytes + self._ahead_bytes
 
     def describe(self) -> str:
         """Give what CLIENT LIST shows of the socket."""

@@ -65,7 +65,7 @@ class Journal:
         self._synced_ms = node.now_ms
         self._retry_ms = 0
         self._template_key: tuple[object, ...] = ()
-        self._template = b""
+        self._templates: dict[int, bytes] = {}  # by length of the body
         self._template_from = self._template_until = 0
         self.base_bytes = self._jobs_file.size
         self.rewrite: Rewrite | None = None
@@ -74,18 +74,24 @@ class Journal:
 
     # The node's side: one record each, collected.
 
-    def added(self, job: Job) -> None:
-        """Note a new job. Jobs added alike differ in three fields only, so the rest is kept ready."""
-        body = job.body
-        key = (job.queue, job.rules, len(body), job.state, job.flags, job.holders)
-        if key != self._template_key or not self._template_from <= job.expires_at <= self._template_until:
-            self._template = _load_template(self.record(job))
+    def added(self, jobs: list[Job]) -> None:
+        """Note new jobs. Those added alike differ in three fields only, so the rest of their record is kept ready."""
+        first = jobs[0]
+        key = (first.queue, first.rules, first.state, first.flags, first.holders)
+        if key != self._template_key or not self._template_from <= first.expires_at <= self._template_until:
+            self._templates = {}
             self._template_key = key
             # All expiries in one second of the wall clock, rounded up, are stored alike.
             offset = self.node.wall_offset_ms
-            self._template_until = (job.expires_at + offset + 999) // 1000 * 1000 - offset
+            self._template_until = (first.expires_at + offset + 999) // 1000 * 1000 - offset
             self._template_from = self._template_until - 999
-        self._jobs.append(self._template % (job.id, job.ctime.to_bytes(8, "little"), body))
+        templates, append = self._templates, self._jobs.append
+        for job in jobs:
+            body = job.body
+            template = templates.get(len(body))
+            if template is None:
+                template = templates[len(body)] = _load_template(self.record(job))
+            append(template % (job.id, job.ctime.to_bytes(8, "little"), body))
 
     def removed(self, job_id: bytes) -> None:
         """Note the end of a job."""

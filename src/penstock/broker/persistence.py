@@ -41,6 +41,7 @@ class Persistence:
         self.last_rewrite_s = -1
         self.last_rewrite_ok = True
         self._load: Load | None = None
+        self._closed = False
         self._once: Journal | None = None  # for a rewrite while the journal is off: a file of this moment
 
     @property
@@ -50,6 +51,8 @@ class Persistence:
     @property
     def failure(self) -> str:
         """Why the journal can't be written, while it can't."""
+        if self._closed:
+            return "the node is stopping"
         return self.journal.failure if self.journal is not None else ""
 
     @property
@@ -243,7 +246,7 @@ class Persistence:
             self.end_load()
         finally:
             broker.node.journal = journal
-        return load.read_bytes > 0
+        return load.records > 0
 
     def close(self, rewrite: bool) -> bool:
         """Stop in order, with a rewrite if asked for; False if something could not be written."""
@@ -263,7 +266,9 @@ class Persistence:
             if not self.last_rewrite_ok:
                 return False
         journal = self.journal
-        if journal is None:
-            return True
+        if journal is not None and not journal.close():
+            return False
         self.journal = self._broker.node.journal = None
-        return journal.close()
+        self._closed = True  # nothing may be promised any more
+        self._broker.reguard()
+        return True

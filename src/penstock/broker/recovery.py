@@ -118,6 +118,7 @@ class Load:
         self.enqueue_once = enqueue_once
         self.timeout_ms = timeout_ms
         self.read_bytes = 0
+        self.records = 0  # of the file of jobs
         self.result = Loaded(0, 0, 0, 0)
         self._cut_bytes = 0
 
@@ -126,7 +127,9 @@ class Load:
         for words in self._read(self.name, JOB_COMMANDS):
             if words is None:
                 yield
-            elif words[0] == b"LOADJOB":
+                continue
+            self.records += 1
+            if words[0] == b"LOADJOB":
                 alive[words[1][4:44]] = words[1]
             else:
                 alive.pop(words[1], None)

@@ -48,7 +48,7 @@ class SlowLog:
 
     def resize(self, most: int) -> None:
         """Keep so many."""
-        self.entries = deque(self.entries, maxlen=most)
+        self.entries = deque(list(self.entries)[:most], maxlen=most)
 
     def add(self, at_s: int, microseconds: int, arguments: list[bytes]) -> None:
         """Note a slow command, cut to a size that is always fine to keep."""
@@ -92,13 +92,13 @@ class Statistics:
     def __init__(self, slow_most: int) -> None:
         self.slow = SlowLog(slow_most)
         self.latency = Latency()
-        self.commands_rate = Rate()
-        self.input_rate = Rate()
-        self.output_rate = Rate()
         self.reset()
 
     def reset(self) -> None:
         """Zero the totals (CONFIG RESETSTAT)."""
+        self.commands_rate = Rate()
+        self.input_rate = Rate()
+        self.output_rate = Rate()
         self.connections = 0
         self.rejected = 0
         self.commands = 0

@@ -55,3 +55,9 @@ HANDLERS: dict[str, Handler] = {
     "nackclaim": leases.nackclaim,
     "extendclaim": leases.extendclaim,
 }
+
+# For pipelines: how to run several requests of one kind at once. Given the requests and a place among them, it tells
+# how many it ran, which may be none, and gives their replies.
+RunHandler = Callable[["Broker", list[list[bytes]], int], tuple[int, bytes]]
+
+RUN_HANDLERS: dict[str, RunHandler] = {"addjob": jobs.addjob_run, "getjob": jobs.getjob_run}

@@ -5,6 +5,7 @@ The first three are the hot path. Options are parsed once and remembered by thei
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.broker.clients import Client
@@ -14,7 +15,7 @@ from penstock.broker.core.acks import ack
 from penstock.broker.core.adding import Terms
 from penstock.broker.core.blocking import Waiter, fetch_many, wait
 from penstock.broker.core.ids import is_job_id
-from penstock.broker.core.jobs import Job
+from penstock.broker.core.jobs import GONE, Job
 from penstock.broker.core.queues import PAUSED_OUT
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 UINT16_MAX, UINT32_MAX = 2**16 - 1, 2**32 - 1
 TTL_S_MAX = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit unix time of the stored form
 TERMS_KEPT_MAX = 1024  # parsed option lists kept; clients use a handful
+TERMS_BYTES_MAX = 256  # longer ones aren't kept: behind a NUL a number may have half a gigabyte
+RUN_MAX = 100  # requests of a pipeline that are run as one: enough to share the cost, few enough to check memory
+NO_PAGE: dict[bytes, Job] = {}
 BAD_ID = ("BADID", "Invalid Job ID format.")
 
 # Option -> (attribute, least, most, what to say otherwise)
@@ -65,6 +69,8 @@ def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
 
 
 def _remember(key: bytes | tuple[bytes, ...], terms: Terms) -> Terms:
+    if (len(key) if isinstance(key, bytes) else sum(map(len, key))) > TERMS_BYTES_MAX:
+        return terms
     if len(_terms) >= TERMS_KEPT_MAX:
         _terms.clear()
     _terms[key] = terms
@@ -75,7 +81,22 @@ def addjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ADDJOB queue body ms-timeout [options]."""
     key = args[3] if len(args) == 4 else tuple(args[3:])
     terms = _terms.get(key) or _remember(key, _parse_terms(args[3], args[4:]))
-    return b"+%b\r\n" % adding.add(broker.node, args[1], args[2], terms).id
+    return b"+%b\r\n" % adding.add(broker.node, args[1], [args[2]], terms)[0]
+
+
+def addjob_run(broker: Broker, requests: list[list[bytes]], at: int) -> tuple[int, bytes]:
+    """Run all ADDJOBs from a place of a pipeline on that differ only in their body, as one add of many."""
+    first = requests[at]
+    head, tail = first[:2], first[3:]
+    bodies = []
+    for request in islice(requests, at, at + RUN_MAX):
+        if request[:2] != head or request[3:] != tail:
+            break
+        bodies.append(request[2])
+    terms = _terms.get(tail[0] if len(tail) == 1 else tuple(tail))
+    if terms is None or terms.maxlen is not None:
+        return 0, b""
+    return len(bodies), b"+%b\r\n" % b"\r\n+".join(adding.add(broker.node, head[1], bodies, terms))
 
 
 def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -85,21 +106,16 @@ def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         raise Refused(*SYNTAX_ERROR)
     key = args[2] if at == 3 else tuple(args[2:at])
     terms = _terms.get(key) or _remember(key, _parse_terms(args[2], args[3:at]))
-    jobs = adding.add_many(broker.node, args[1], args[at + 1 :], terms)
-    return b"*%d\r\n+%b\r\n" % (len(jobs), b"\r\n+".join([job.id for job in jobs]))
+    ids = adding.add(broker.node, args[1], args[at + 1 :], terms)
+    return b"*%d\r\n+%b\r\n" % (len(ids), b"\r\n+".join(ids))
 
 
 def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]."""
+    ran, reply = getjob_run(broker, [args], 0)
+    if ran:
+        return reply
     node = broker.node
-    if len(args) == 3 and args[1] == b"FROM":  # one queue and no option: most calls by far
-        queue = node.queues.by_name.get(args[2])
-        if queue is not None and queue.length and not queue.pause & PAUSED_OUT:
-            job = delivery.fetch(node, queue)
-            if job is not None:
-                return b"*1\r\n*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (
-                    len(job.queue), job.queue, job.id, len(job.body), job.body,
-                )  # fmt: skip
     nohang, counters, timeout_ms, count, lease_ms = False, False, 0, 1, 0
     at = 1
     while True:
@@ -139,20 +155,35 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     return None
 
 
+def getjob_run(broker: Broker, requests: list[list[bytes]], at: int) -> tuple[int, bytes]:
+    """Run all `GETJOB FROM queue` from a place of a pipeline on, as one fetch, as far as there are jobs."""
+    first = requests[at]
+    if len(first) != 3:
+        return 0, b""
+    queue = broker.node.queues.by_name.get(first[2])
+    if queue is None or not queue.length or queue.pause & PAUSED_OUT or first[1].upper() != b"FROM":
+        return 0, b""
+    wanted = 0
+    for request in islice(requests, at, at + RUN_MAX):
+        if request != first:
+            break
+        wanted += 1
+    jobs = delivery.fetch(broker.node, queue, wanted)
+    return len(jobs), b"".join([b"*1\r\n" + shape_job(job, False, 0) for job in jobs])
+
+
 def shape_job(job: Job, counters: bool, lease_ms: int) -> bytes:
     """Give a job as GETJOB replies it."""
+    name, body = job.queue, job.body
+    if not counters and not lease_ms:
+        return b"*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, job.id, len(body), body)
     size = 3 + (1 if lease_ms else 0) + (4 if counters else 0)
-    reply = b"*%d\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (
-        size, len(job.queue), job.queue, job.id, len(job.body), job.body,
-    )  # fmt: skip
+    reply = b"*%d\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (size, len(name), name, job.id, len(body), body)
     if lease_ms:
         token = b"%d" % job.token
         reply += b"$%d\r\n%b\r\n" % (len(token), token)
     if counters:
-        reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (
-            job.nacks,
-            job.deliveries,
-        )
+        reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (job.nacks, job.deliveries)
     return reply
 
 
@@ -167,11 +198,12 @@ def shape_outcome(client: Client, waiter: Waiter, outcome: Job | Refused | None)
 
 def find_jobs(broker: Broker, ids: list[bytes]) -> list[Job | None]:
     """Look all ids up, and refuse the whole command if one of them can't be an id."""
-    get = broker.node.jobs.get
-    jobs = [get(job_id) for job_id in ids]
-    for job, job_id in zip(jobs, ids, strict=True):
-        if job is None and not is_job_id(job_id):
-            raise Refused(*BAD_ID)
+    pages = broker.node.jobs.pages
+    jobs = [pages.get(job_id[11:13], NO_PAGE).get(job_id) for job_id in ids]
+    if None in jobs:
+        for job, job_id in zip(jobs, ids, strict=True):
+            if job is None and not is_job_id(job_id):
+                raise Refused(*BAD_ID)
     return jobs
 
 
@@ -181,7 +213,7 @@ def ackjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     done = 0
     for job in find_jobs(broker, args[1:]):
         # The same id may come twice: the second time its job is gone.
-        if job is not None and (job.id in node.jobs) and ack(node, job):
+        if job is not None and job.state != GONE and ack(node, job):
             done += 1
     return b":%d\r\n" % done
 
@@ -191,7 +223,7 @@ def deljob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     node = broker.node
     done = 0
     for job in find_jobs(broker, args[1:]):
-        if job is not None and job.id in node.jobs:
+        if job is not None and job.state != GONE:
             remove(node, job)
             done += 1
     return b":%d\r\n" % done

@@ -81,12 +81,14 @@ def _callable(broker: Broker) -> list[Command]:
 
 
 def _rows(commands: Iterable[Command | None], client: Client) -> bytes:
-    return array(client.null if row is None else _row(row) for row in commands)
+    return array(client.null if row is None else _row(row, client.protocol) for row in commands)
 
 
-def _row(row: Command) -> bytes:
+def _row(row: Command, protocol: int) -> bytes:
     facts: list[Value] = [row.name.encode(), row.info.arity, list(row.info.flags), 0, 0, 0]
-    return encode_value(facts)
+    if protocol == 3:
+        facts.append([])  # the seventh field, categories of users' rights: clients of RESP3 count on it
+    return encode_value(facts, protocol)
 
 
 def _command_count(broker: Broker, client: Client, args: list[bytes]) -> bytes:

@@ -74,29 +74,17 @@ class Terms:
         self.epoch = cluster.epoch
 
 
-def add(node: Node, name: bytes, body: bytes, terms: Terms) -> Job:
-    """Add one job and give it; it is queued, or waits for its delay."""
+def add(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[bytes]:
+    """Add jobs and give their ids: all of them, or none and a refusal. They are queued, or wait for their delay."""
     queue = node.queues.by_name.get(name)
     if queue is None or queue.pause or terms.epoch != node.cluster.epoch or terms.careful:
-        queue = check_add(node, name, terms)
+        queue = check_add(node, name, len(bodies), terms)
     elif node.memory.used_bytes > node.memory.warn_bytes:
         _check_nodes(node, terms.rules.replicate, short_of_memory=True)
-    return _register(node, name, queue, body, terms)
+    return _register(node, name, queue, bodies, terms)
 
 
-def add_many(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[Job]:
-    """Add several jobs with the same terms: all of them, or none and a refusal."""
-    queue = check_add(node, name, terms)
-    if terms.maxlen is not None and (queue.length if queue else 0) + len(bodies) > terms.maxlen:
-        raise Refused(*refusals.QUEUE_TOO_LONG)
-    jobs = []
-    for body in bodies:
-        jobs.append(_register(node, name, queue, body, terms))
-        queue = queue or node.queues.by_name.get(name)
-    return jobs
-
-
-def check_add(node: Node, name: bytes, terms: Terms) -> Queue | None:
+def check_add(node: Node, name: bytes, count: int, terms: Terms) -> Queue | None:
     """Refuse an add that can't be done now, or give the queue if it exists already."""
     cluster = node.cluster
     if terms.epoch != cluster.epoch:
@@ -105,11 +93,10 @@ def check_add(node: Node, name: bytes, terms: Terms) -> Queue | None:
     if terms.rules.replicate > 1 or cluster.leaving or short_of_memory:
         _check_nodes(node, terms.rules.replicate, short_of_memory)
     queue = node.queues.by_name.get(name)
-    if queue is not None:
-        if terms.maxlen is not None and queue.length >= terms.maxlen:
-            raise Refused(*refusals.QUEUE_TOO_LONG)
-        if queue.pause & PAUSED_IN:
-            raise Refused(*refusals.QUEUE_PAUSED)
+    if terms.maxlen is not None and (queue.length if queue is not None else 0) + count > terms.maxlen:
+        raise Refused(*refusals.QUEUE_TOO_LONG)
+    if queue is not None and queue.pause & PAUSED_IN:
+        raise Refused(*refusals.QUEUE_PAUSED)
     return queue
 
 
@@ -126,43 +113,50 @@ def _check_nodes(node: Node, replicate: int, short_of_memory: bool) -> None:
     raise Refused(*refusals.FULL_AND_ONE_SHORT)
 
 
-def _register(node: Node, name: bytes, queue: Queue | None, body: bytes, terms: Terms) -> Job:
-    """Make a job and queue it or start its delay.
+def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes], terms: Terms) -> list[bytes]:
+    """Make jobs, and queue them or start their delay.
 
-    This is the hot path: the first queueing, the stamp and the timer are spelled out here, since calls would cost a
-    fifth of the whole.
+    The hottest loop of all, so it calls nothing that it can do itself: registry, timer and queue order are spelled out,
+    and what is the same for all of these jobs is made once.
     """
     now_ms = node.now_ms
     rules = terms.rules
-    ctime = (now_ms + node.wall_offset_ms) * NS_PER_MS
-    if ctime <= node.last_ctime:
-        ctime = node.last_ctime + 1
-    node.last_ctime = ctime
-    job_id = node.ids.new(terms.suffix)
-    expires_at = now_ms + terms.ttl_ms
+    flags, state, requeue_at = BCAST_QUEUED | LISTED, QUEUED, 0
     if rules.delay_s:
-        job = Job(job_id, name, body, rules, ctime, expires_at, node.alone, ACTIVE, 0, now_ms + rules.delay_s * 1000)
-        node.timers.set(job, min(job.requeue_at, expires_at))
-    else:
-        if queue is None:
-            queue = node.queue(name)
-        if rules.retry_ms:
-            requeue_at = node.after_retry(rules.retry_ms)
-            flags = BCAST_QUEUED | BCAST_WILLQUEUE | LISTED
-            # The queue's own name: one object for all of its jobs.
-            job = Job(job_id, queue.name, body, rules, ctime, expires_at, node.alone, QUEUED, flags, requeue_at)
-            node.timers.set_new(job, min(requeue_at, expires_at))
-        else:
-            flags = BCAST_QUEUED | LISTED
-            job = Job(job_id, queue.name, body, rules, ctime, expires_at, node.alone, QUEUED, flags, 0)
-            node.timers.set_new(job, expires_at)
-        queue.append(job)
+        # One more, since the clock is cut to milliseconds: a delay may end late, never early.
+        flags, state, requeue_at = 0, ACTIVE, now_ms + rules.delay_s * 1000 + 1
+    elif rules.retry_ms:
+        flags, requeue_at = BCAST_QUEUED | BCAST_WILLQUEUE | LISTED, node.after_retry(rules.retry_ms)
+    expires_at = now_ms + terms.ttl_ms
+    wake_at = min(requeue_at, expires_at) if requeue_at else expires_at
+    slot = node.timers.slot(wake_at)
+    if state == QUEUED:
+        queue = queue or node.queue(name)
+        name = queue.name  # one object for all of its jobs
+    ctime = max((now_ms + node.wall_offset_ms) * NS_PER_MS, node.last_ctime + 1)
+    node.last_ctime = ctime + len(bodies) - 1
+    pages, holders = node.jobs.pages, node.alone
+    jobs: list[Job] = []
+    ids = node.ids.new(terms.suffix, len(bodies))
+    body_bytes = 0
+    for job_id, body in zip(ids, bodies, strict=True):
+        job = Job(job_id, name, body, rules, ctime, expires_at, holders, state, flags, requeue_at, wake_at)
+        ctime += 1
+        page = pages.get(job_id[11:13])
+        if page is None:
+            page = node.jobs.add_page(job_id)
+        page[job_id] = job
+        slot.append(job)
+        jobs.append(job)
+        body_bytes += len(body)
+    node.jobs.count += len(jobs)
+    node.memory.used_bytes += JOB_BYTES * len(jobs) + body_bytes
+    if queue is not None and state == QUEUED:
+        queue.extend(jobs)
         queue.accessed_ms = now_ms
-        queue.jobs_in += 1
+        queue.jobs_in += len(jobs)
         if queue.waiters and not queue.pause & PAUSED_OUT:
             node.ready[queue] = None
-    node.jobs.put(job)
-    node.memory.used_bytes += JOB_BYTES + len(body)
     if node.journal is not None:
-        node.journal.added(job)
-    return job
+        node.journal.added(jobs)
+    return ids

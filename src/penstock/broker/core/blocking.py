@@ -38,16 +38,16 @@ class Waiter:
 def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int) -> list[Job]:
     """Take up to so many jobs, one from each queue in turn."""
     queues = [node.queue(name) for name in names]
+    if len(queues) == 1:
+        return [] if queues[0].pause & PAUSED_OUT else fetch(node, queues[0], count, lease_ms)
     jobs: list[Job] = []
     while True:
         before = len(jobs)
         for queue in queues:
             if queue.length and not queue.pause & PAUSED_OUT:
-                job = fetch(node, queue, lease_ms)
-                if job is not None:
-                    jobs.append(job)
-                    if len(jobs) == count:
-                        return jobs
+                jobs += fetch(node, queue, 1, lease_ms)
+                if len(jobs) == count:
+                    return jobs
         if len(jobs) == before:
             return jobs
 
@@ -80,9 +80,7 @@ def serve_ready(node: Node) -> None:
         del node.ready[queue]
         while queue.waiters and queue.length:
             waiter = next(iter(queue.waiters))
-            job = fetch(node, queue, waiter.lease_ms)
-            if job is None:
-                break
+            (job,) = fetch(node, queue, 1, waiter.lease_ms)
             leave(node, waiter)
             node.port.answer(waiter, job)
 

@@ -85,26 +85,25 @@ def dequeue(node: Node, job: Job) -> bool:
     return True
 
 
-def fetch(node: Node, queue: Queue, lease_ms: int = 0) -> Job | None:
-    """Take the next job of a queue for a client, with a lease if it asked for one."""
-    job = queue.pop()
-    if job is None:
-        return None
-    job.state = ACTIVE
-    job.flags |= DELIVERED
+def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0) -> list[Job]:
+    """Take the next jobs of a queue for a client, with a lease if it asked for one."""
+    jobs = queue.take(most)
     queue.accessed_ms = node.now_ms
-    queue.jobs_out += 1
-    if lease_ms:
-        job.token = node.new_token()
-        if job.rules.retry_s:
-            job.requeue_at = node.now_ms + lease_ms
-            schedule(node, job)
-    if node.journal is not None:
-        if job.rules.retry_s:
-            node.journal.changed(job)
-        else:
-            node.journal.removed(job.id)
-    return job
+    queue.jobs_out += len(jobs)
+    journal = node.journal
+    if lease_ms or journal is not None:
+        for job in jobs:
+            if lease_ms:
+                job.token = node.new_token()
+                if job.rules.retry_s:
+                    job.requeue_at = node.now_ms + lease_ms
+                    schedule(node, job)
+            if journal is not None:
+                if job.rules.retry_s:
+                    journal.changed(job)
+                else:
+                    journal.removed(job.id)
+    return jobs
 
 
 def working(node: Node, job: Job) -> int:

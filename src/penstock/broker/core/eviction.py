@@ -27,13 +27,16 @@ def make_room(node: Node) -> bool:
 
 
 def _evict_jobs(node: Node) -> None:
+    """Go round all pages once, or give up where too many jobs in a row can't be evicted."""
     memory = node.memory
     keys = node.jobs.page_keys()
     in_vain = 0
-    while in_vain < LOOKS_IN_VAIN_MAX and node.jobs.count:
+    for _ in keys:
         page = node.jobs.pages[keys[memory.next_sample(1) % len(keys)]]
         evictable = [job for job in page.values() if _is_evictable(job)]
-        in_vain = 0 if evictable else in_vain + max(1, len(page))
+        in_vain = 0 if evictable else in_vain + len(page)
+        if in_vain >= LOOKS_IN_VAIN_MAX:
+            return
         for job in evictable:
             remove(node, job)
             if memory.used_bytes <= memory.full_bytes:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 ID_BYTES = 40
 BLOCK_IDS = 4096
-RANDOM_BYTES = 18  # 24 characters of base64, 144 bits
+RANDOM_BYTES = 18  # 144 bits
+ID_CHARACTERS = 24  # the same in base64
 MINUTES_MAX = 0xFFFF
 
 Entropy = Callable[[int], bytes]
@@ -51,13 +52,13 @@ class IdSource:
         self._block = b""
         self._at = 0
 
-    def new(self, suffix: bytes) -> bytes:
-        """Make the next id."""
-        at = self._at
-        text = self._block[at : at + 24]
-        if not text:
-            self._block = b64encode(self._entropy(RANDOM_BYTES * BLOCK_IDS))
-            at = 0
-            text = self._block[:24]
-        self._at = at + 24
-        return self._prefix + text + suffix
+    def new(self, suffix: bytes, count: int) -> list[bytes]:
+        """Make the next ids."""
+        at, prefix = self._at, self._prefix
+        end = at + ID_CHARACTERS * count
+        if end > len(self._block):
+            self._block = b64encode(self._entropy(RANDOM_BYTES * max(BLOCK_IDS, count)))
+            at, end = 0, ID_CHARACTERS * count
+        self._at = end
+        block = self._block
+        return [prefix + block[i : i + ID_CHARACTERS] + suffix for i in range(at, end, ID_CHARACTERS)]

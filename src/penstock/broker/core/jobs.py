@@ -95,6 +95,7 @@ class Job:
         state: int = ACTIVE,
         flags: int = 0,
         requeue_at: int = 0,
+        wake_at: int = 0,
     ) -> None:
         self.id = job_id
         self.queue = queue  # the name: a queue may be forgotten while its jobs are out, and made again
@@ -106,7 +107,7 @@ class Job:
         self.state = state
         self.flags = flags
         self.requeue_at = requeue_at
-        self.wake_at = 0
+        self.wake_at = wake_at
         self.nacks = 0
         self.deliveries = 0
         self.token = 0  # of the lease it is out with; 0 = fetched without one

@@ -38,8 +38,8 @@ class Port(Protocol):
 class JournalPort(Protocol):
     """What a node writes down. A record must be safe before the reply of the command that caused it leaves."""
 
-    def added(self, job: Job) -> None:
-        """Note that a job is held here."""
+    def added(self, jobs: list[Job]) -> None:
+        """Note that jobs are held here. They differ in id, creation time and body only."""
 
     def removed(self, job_id: bytes) -> None:
         """Note that a job must not come back."""

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush, merge, nlargest, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.broker.core.jobs import LISTED, QUEUED, Job
+from penstock.broker.core.jobs import ACTIVE, DELIVERED, LISTED, QUEUED, Job
 
 if TYPE_CHECKING:
     from penstock.broker.core.blocking import Waiter
@@ -63,14 +63,15 @@ class Queue:
         self._late: list[_Late] = []
         self._newest = 0
 
-    def append(self, job: Job) -> None:
-        """Put a new job, already marked LISTED, into its place: nearly always the end."""
-        self.length += 1
-        if job.ctime > self._newest or not self._jobs:
-            self._jobs.append(job)
-            self._newest = job.ctime
+    def extend(self, jobs: list[Job]) -> None:
+        """Put new jobs, already marked LISTED and in order, into their places: nearly always at the end."""
+        self.length += len(jobs)
+        if jobs[0].ctime > self._newest or not self._jobs:
+            self._jobs.extend(jobs)
+            self._newest = jobs[-1].ctime
         else:
-            heappush(self._late, (job.ctime, job.id, job))
+            for job in jobs:
+                heappush(self._late, (job.ctime, job.id, job))
 
     def insert(self, job: Job) -> None:
         """Put a job, just made queued, into its place."""
@@ -78,28 +79,29 @@ class Queue:
             self.length += 1
             return
         job.flags |= LISTED
-        self.append(job)
+        self.extend([job])
 
-    def pop(self) -> Job | None:
-        """Take the next job out, still in state queued, or None."""
+    def take(self, most: int) -> list[Job]:
+        """Take the next jobs out, at most so many, for delivery: they are active and DELIVERED then."""
         jobs, late = self._jobs, self._late
-        while True:
-            if late:
-                if jobs and (jobs[0].ctime, jobs[0].id) < late[0][:2]:
-                    job = jobs.popleft()
-                else:
-                    job = heappop(late)[2]
-            elif jobs:
-                job = jobs.popleft()
+        taken: list[Job] = []
+        while most > 0 and (jobs or late):
+            if late and not (jobs and (jobs[0].ctime, jobs[0].id) < late[0][:2]):
+                job = heappop(late)[2]
             else:
-                return None
-            job.flags &= ~LISTED
+                job = jobs.popleft()
             if job.state == QUEUED:
-                self.length -= 1
-                return job
+                job.state = ACTIVE
+                job.flags = job.flags & ~LISTED | DELIVERED
+                taken.append(job)
+                most -= 1
+            else:
+                job.flags &= ~LISTED
+        self.length -= len(taken)
+        return taken
 
     def drop(self) -> None:
-        """Count out a job that has just left the state queued by another way than `pop`."""
+        """Count out a job that has just left the state queued by another way than `take`."""
         self.length -= 1
         stale = len(self._jobs) + len(self._late) - self.length
         if stale > STALE_MIN and stale > self.length:

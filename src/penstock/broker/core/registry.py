@@ -43,10 +43,16 @@ class JobTable:
         job_id = job.id
         page = self.pages.get(job_id[11:13])
         if page is None:
-            page = self.pages[job_id[11:13]] = {}
-            self._order = []
+            page = self.add_page(job_id)
         page[job_id] = job
         self.count += 1
+
+    def add_page(self, job_id: bytes) -> dict[bytes, Job]:
+        """Make the page on which a job will stand."""
+        self._order = []
+        page: dict[bytes, Job] = {}
+        self.pages[job_id[11:13]] = page
+        return page
 
     def remove(self, job: Job) -> None:
         """Unregister a job that is there."""

@@ -39,6 +39,7 @@ def forget_all(node: Node) -> None:
     """Empty the node. Clients that wait on a queue are answered as at their timeout."""
     for job in node.jobs:
         job.state = GONE
+        job.claim = None  # which would keep job and claim alive in a cycle
         node.timers.cancel(job)
     waiters = list(dict.fromkeys(w for queue in node.queues.by_name.values() for w in queue.waiters))
     node.jobs.clear()

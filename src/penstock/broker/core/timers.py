@@ -59,15 +59,15 @@ class Timers:
             self._sequence += 1
             heappush(self._due, (at_ms, self._sequence, item))
 
-    def set_new(self, item: Timed, at_ms: int) -> None:
-        """Schedule an item that was never scheduled, some time ahead."""
-        item.wake_at = at_ms
-        slot = self._slots.get(at_ms >> SLOT_BITS)
-        if slot is not None:
-            slot.append(item)
-        else:
-            item.wake_at = 0
-            self.set(item, at_ms)
+    def slot(self, at_ms: int) -> list[Timed]:
+        """Give the slot of a time that is some way ahead; append items whose `wake_at` is that time."""
+        key = at_ms >> SLOT_BITS
+        assert key > self._now_key
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = []
+            heappush(self._keys, key)
+        return slot
 
     def cancel(self, item: Timed) -> None:
         """Forget an item; harmless if it isn't scheduled."""
