@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         requests = self._reader.feed(data)
         if requests:
             broker.run(client, requests)
-        if self._reader.error is not None and not client.closing:
+        if self._reader.error is not None and _is_answered(client):
             client.out.append(error(f"ERR {self._reader.error}"))
             client.closing = True
             broker.touch(client)
@@ -146,8 +146,14 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        if self._transport is not None:
-            self._transport.write(data)
+        client = self._client
+        if self._transport is None or client is None:
+            return
+        self._transport.write(data)
+        if self._reader.error is not None and _is_answered(client):
+            # It waited for a job when it sent what is no request: now is the turn to tell it.
+            self._transport.write(error(f"ERR {self._reader.error}"))
+            client.closing = True
 
     def close(self, now: bool) -> None:
         """Close once everything is sent, or at once."""
@@ -169,3 +175,8 @@ class Connection(asyncio.Protocol):
         """Give what CLIENT LIST shows of the socket."""
         raw = self._transport.get_extra_info("socket") if self._transport is not None else None
         return f"fd={raw.fileno() if raw is not None else -1}"
+
+
+def _is_answered(client: Client) -> bool:
+    """Tell whether nothing is under way for a client, so that a word about its stream would be the last one."""
+    return not (client.closing or client.backlog or client.waiter is not None)

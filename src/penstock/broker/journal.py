@@ -10,8 +10,12 @@ brings back; the last record of a job wins, and records of jobs that are gone me
 
   STATE <id> <packed> [key]   state, flags, counters, requeue time, lease token; the key of its claim
   PAUSE <queue> <flags>       a queue's pause state
-  START <boot id> <fsync>     a process began to write, in this run of the machine, with this policy
+  START <boot id> <fsync>     from here on a process writes, in this run of the machine, with this policy; empty and
+                              `off` if nothing is written any more while the node goes on
   CLEAN                       it stopped in order; nothing is missing
+
+START and CLEAN tell the next start what it may believe, so they are synced at once whatever the policy, and written
+only when the jobs' file is safe.
 
 Records are collected while commands run and written at once before the replies leave (`flush`), synced too where
 appendfsync is `always`. If that fails, the replies don't leave, and writes are refused until it works again. A failed
@@ -40,6 +44,7 @@ REWRITE_JOBS = 256  # written in one step: about a millisecond
 REWRITE_SYNC_BYTES = 32 << 20  # the new file is synced in pieces, so that the last sync is short
 
 ALWAYS, EVERYSEC, NO = "always", "everysec", "no"
+OFF = b"off"
 
 
 def _command(*words: bytes) -> bytes:
@@ -62,6 +67,7 @@ class Journal:
         self._unwritten = [b"", b""]  # what a short write left over, by file
         self._sync_failed = False
         self._unsynced = False
+        self._marking = False  # a START or CLEAN is among what was collected
         self._synced_ms = node.now_ms
         self._retry_ms = 0
         self._template_key: tuple[object, ...] = ()
@@ -70,7 +76,6 @@ class Journal:
         self.base_bytes = self._jobs_file.size
         self.rewrite: Rewrite | None = None
         self.delayed_syncs = 0
-        self._mark_start()
 
     # The node's side: one record each, collected.
 
@@ -137,6 +142,11 @@ class Journal:
         return bool(self._jobs or self._states)
 
     @property
+    def pending_jobs(self) -> bool:
+        """Whether jobs came or went that are not written yet."""
+        return bool(self._jobs)
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes that wait to be written."""
         return sum(map(len, self._jobs)) + sum(map(len, self._states)) + sum(map(len, self._unwritten))
@@ -154,44 +164,56 @@ class Journal:
     @policy.setter
     def policy(self, policy: str) -> None:
         self._policy = policy
-        self._mark_start()
+        self.start()
 
-    def _mark_start(self) -> None:
-        self._states.append(_command(b"START", self.disk.boot_id(), self._policy.encode()))
+    def start(self) -> None:
+        """Note that from here on everything is written, with this policy."""
+        self._mark(b"START", self.disk.boot_id(), self._policy.encode())
+
+    def _mark(self, *words: bytes) -> None:
+        self._states.append(_command(*words))
+        self._marking = True
 
     def flush(self) -> bool:
         """Write what was collected, and sync it if the policy says so; False if that failed."""
-        if self._sync_failed:
-            return False
-        batch = [self._unwritten[0] + b"".join(self._jobs), self._unwritten[1] + b"".join(self._states)]
-        if self.rewrite is not None:
-            self.rewrite.follow(b"".join(self._jobs), b"".join(self._states))
+        jobs, states = b"".join(self._jobs), b"".join(self._states)
         self._jobs.clear()
         self._states.clear()
+        if self.rewrite is not None:
+            self.rewrite.follow(jobs, states)
+        if self._sync_failed:  # what comes now is of no use to the old files: the next rewrite takes it from memory
+            return False
+        if self._unwritten[0] or self._unwritten[1]:
+            jobs, states = self._unwritten[0] + jobs, self._unwritten[1] + states
+            self._unwritten = [b"", b""]
         try:
-            for at, file in enumerate((self._jobs_file, self._state_file)):
-                while batch[at]:
-                    batch[at] = batch[at][file.write(batch[at]) :]
-                    self._unsynced = True
+            while jobs:
+                jobs = jobs[self._jobs_file.write(jobs) :]
+                self._unsynced = True
+            if self._marking and not self._sync(self._jobs_file):
+                return False
+            while states:
+                states = states[self._state_file.write(states) :]
+                self._unsynced = True
         except OSError as error:
-            self._unwritten = batch
+            self._unwritten = [jobs, states]
             self._fail(error)
             return False
-        self._unwritten = [b"", b""]
-        if self._policy == ALWAYS and self._unsynced and not self._sync():
-            return False
+        if self._unsynced and (self._policy == ALWAYS or self._marking):
+            if not self._sync(self._state_file, self._jobs_file):
+                return False
+            self._unsynced = self._marking = False
         self.failure = ""
         return True
 
-    def _sync(self) -> bool:
+    def _sync(self, *files: File) -> bool:
         try:
-            self._state_file.sync()
-            self._jobs_file.sync()
+            for file in files:
+                file.sync()
         except OSError as error:
             self._sync_failed = True
             self._fail(error)
             return False
-        self._unsynced = False
         self._synced_ms = self.node.now_ms
         return True
 
@@ -230,42 +252,49 @@ class Journal:
         rewrite = self.rewrite
         if rewrite is None:
             return True
-        if not self._sync_failed and not self.flush():
-            return False
-        if self._sync_failed:  # the old file is lost for good: the new one takes what comes
-            rewrite.follow(b"".join(self._jobs), b"".join(self._states))
-            self._jobs.clear()
-            self._states.clear()
+        self.flush()  # if the old files can't be written, the new ones still take what comes
         try:
             if not rewrite.step():
                 return False
-            rewrite.finish(self._policy == ALWAYS or self._sync_failed)
-        except OSError:
+            rewrite.finish()
+        except OSError as error:
             self.rewrite = None
             rewrite.abandon()
+            if rewrite.replacing:  # nobody knows which files have their names now
+                self._sync_failed = True
+                self._fail(error)
             raise
         self._jobs_file.close()
         self._state_file.close()
         self._jobs_file, self._state_file = rewrite.jobs_file, rewrite.state_file
         self._unwritten = [b"", b""]
-        self._sync_failed = False
+        self._sync_failed = self._marking = False
         self.failure = ""
         self.base_bytes = self._jobs_file.size
-        self._unsynced = True
+        self._unsynced = False
         self.rewrite = None
         return True
 
-    def close(self, clean: bool = True) -> bool:
-        """Stop: everything is written and synced, and said to be complete."""
+    def finish(self) -> bool:
+        """Make everything safe and say that it is complete, before the node stops; False if that failed."""
+        self._mark(b"CLEAN")
+        if self.flush():
+            return True
+        self.start()  # the node goes on after all
+        return False
+
+    def leave(self) -> bool:
+        """Make everything safe and say that nothing more will be written, while the node goes on."""
+        self._mark(b"START", b"", OFF)
+        return self.flush()
+
+    def close(self) -> None:
+        """Let go of the files."""
         if self.rewrite is not None:
             self.rewrite.abandon()
             self.rewrite = None
-        if clean:
-            self._states.append(_command(b"CLEAN"))
-        written = self.flush() and self._sync()
         self._jobs_file.close()
         self._state_file.close()
-        return written
 
 
 class Rewrite:
@@ -278,10 +307,11 @@ class Rewrite:
         self.jobs_file = self.disk.append(REWRITE_PREFIX + self.names[0], fresh=True)
         self.state_file = self.disk.append(REWRITE_PREFIX + self.names[1], fresh=True)
         self.started_ms = journal.node.now_ms
-        self._pages = iter(list(journal.node.jobs.page_keys()))
+        self._pages = iter(journal.node.jobs.flat)
         self._synced_bytes = 0
         self._written = False
         self._failure: OSError | None = None
+        self.replacing = False
         start = _command(b"START", self.disk.boot_id(), journal.policy.encode())
         pauses = [
             _command(b"PAUSE", queue.name, b"%d" % queue.pause)
@@ -309,8 +339,8 @@ class Rewrite:
         journal, node = self.journal, self.journal.node
         jobs: list[bytes] = []
         states: list[bytes] = []
-        for key in self._pages:
-            for job in node.jobs.pages.get(key, {}).values():
+        for page in self._pages:
+            for job in page.values():
                 if job.state in (ACTIVE, QUEUED) and (job.rules.retry_s or not job.flags & DELIVERED):
                     record = encode_record(journal.record(job))
                     jobs.append(b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n%b\r\n" % (len(record), record))
@@ -327,11 +357,14 @@ class Rewrite:
             self.state_file.begin_sync()
         return False
 
-    def finish(self, sync: bool) -> None:
-        """Put the new files in the place of the old ones. Any mix of old and new of the two brings back the same."""
-        if sync:
-            self.jobs_file.sync()
-            self.state_file.sync()
+    def finish(self) -> None:
+        """Put the new files in the place of the old ones. Any mix of old and new of the two brings back the same.
+
+        They are synced whatever the policy: the old ones may be safe already, and must not be replaced by less.
+        """
+        self.jobs_file.sync()
+        self.state_file.sync()
+        self.replacing = True
         for name in self.names:
             self.disk.replace(name, by=REWRITE_PREFIX + name)
 

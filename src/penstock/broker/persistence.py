@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.broker.core.jobs import Job
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import forget_all
 from penstock.broker.disk import Disk
@@ -41,7 +42,8 @@ class Persistence:
         self.last_rewrite_s = -1
         self.last_rewrite_ok = True
         self._load: Load | None = None
-        self._closed = False
+        self._unsaved: list[Job] = []  # loaded, but not as the files say
+        self._closed: Journal | None = None  # once the node is about to end
         self._once: Journal | None = None  # for a rewrite while the journal is off: a file of this moment
 
     @property
@@ -51,7 +53,7 @@ class Persistence:
     @property
     def failure(self) -> str:
         """Why the journal can't be written, while it can't."""
-        if self._closed:
+        if self._closed is not None:
             return "the node is stopping"
         return self.journal.failure if self.journal is not None else ""
 
@@ -94,6 +96,7 @@ class Persistence:
         """Go on with the journal that was loaded."""
         assert self._load is not None
         loaded = self._load.result
+        self._unsaved = self._load.unsaved
         self._load = None
         self.loading = False
         if loaded.restored or loaded.expired:
@@ -114,20 +117,34 @@ class Persistence:
         self.journal = Journal(broker.node, self._disk, broker.config.appendfilename, broker.config.appendfsync)
         broker.node.journal = self.journal
         self.state = ON
+        self._save_loaded(self.journal)
+        self.journal.start()
         if not self.journal.flush():
             raise JournalError(f"the journal can't be written: {self.journal.failure}")
+
+    def _save_loaded(self, journal: Journal) -> None:
+        """Write down what a load decided, before a START lets the next one believe more than this one could."""
+        for job in self._unsaved:
+            journal.changed(job)
+        self._unsaved = []
 
     # Running
 
     def flush(self) -> bool:
         """Make safe what happened; False if that failed just now, so that replies must not leave."""
         journal = self.journal
-        if journal is None or journal.failure or not journal.pending:
+        if journal is None:
+            return self._closed is None or not self._closed.pending
+        if not journal.pending:
             return True
+        if journal.failure and not journal.pending_jobs:
+            return True  # timers only: nothing that a client is told about, and the cron tries again
+        known = journal.failure
         if journal.flush():
             return True
-        log.error("the journal can't be written (%s): writes are refused until it can", journal.failure)
-        self._broker.reguard()
+        if journal.failure != known:
+            log.error("the journal can't be written (%s): writes are refused until it can", journal.failure)
+            self._broker.reguard()
         return False
 
     def cron(self) -> None:
@@ -196,6 +213,7 @@ class Persistence:
         else:
             log.info("journal rewritten")
         if self._once is not None:
+            self._once.leave()
             self._once.close()
             self._once = None
             broker.node.journal = self.journal
@@ -225,6 +243,7 @@ class Persistence:
     def turn_off(self) -> None:
         """CONFIG SET appendonly no."""
         if self.journal is not None:
+            self.journal.leave()
             self.journal.close()
         self.journal = None
         self._broker.node.journal = None
@@ -235,8 +254,8 @@ class Persistence:
         """DEBUG LOADAOF: forget everything and load the file; False if it holds nothing."""
         broker = self._broker
         journal = self.journal
-        if journal is not None:
-            journal.flush()
+        if journal is not None and not journal.flush():
+            raise JournalError(f"the journal can't be written, so it isn't loaded: {journal.failure}")
         broker.node.journal = None
         try:
             forget_all(broker.node)
@@ -245,7 +264,11 @@ class Persistence:
                 pass
             self.end_load()
         finally:
+            self.loading = False
             broker.node.journal = journal
+            broker.reguard()
+        if journal is not None:
+            self._save_loaded(journal)
         return load.records > 0
 
     def close(self, rewrite: bool) -> bool:
@@ -253,6 +276,7 @@ class Persistence:
         if self.state == WAIT_REWRITE:
             return False
         if self._once is not None:
+            self._once.leave()
             self._once.close()
             self._once = self._broker.node.journal = None
         if rewrite and not self.loading:
@@ -266,9 +290,13 @@ class Persistence:
             if not self.last_rewrite_ok:
                 return False
         journal = self.journal
-        if journal is not None and not journal.close():
-            return False
-        self.journal = self._broker.node.journal = None
-        self._closed = True  # nothing may be promised any more
+        if journal is not None:
+            if not journal.finish():
+                self._broker.reguard()
+                return False
+            journal.close()
+            # It still collects what happens until the process ends: nothing of that may be promised any more.
+            self._closed = journal
+            self.journal = None
         self._broker.reguard()
         return True

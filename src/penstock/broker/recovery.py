@@ -5,7 +5,9 @@ and INFO meanwhile. First the file of jobs is reduced to those that are alive, t
 of each, then each survivor goes to `core.restoring`.
 
 A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
-file). Damage anywhere else is never passed over: the node doesn't start, and says where it is.
+file). Zeros at the end belong to such a tail, since a power loss may leave the size of a file but not its last block,
+and a whole record ends with a line. Damage anywhere else is never passed over: the node doesn't start, says where it
+is, and has changed nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 
 import hiredis
 
+from penstock.broker.core.jobs import Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.restoring import Change, Restorer, Trust
 from penstock.broker.disk import Disk, RealDisk
@@ -24,7 +27,8 @@ from penstock.errors import JournalError
 from penstock.wire.record import RecordError, decode_record
 
 SLICE = 2000  # records handled before the shell has a turn: a few milliseconds
-PAUSE_MAX = 3
+PAUSES = (b"0", b"1", b"2", b"3")
+ADVICE = "Nothing was changed; cut it with `penstock check-aof --fix`, or restore the file from a backup"
 
 Words = list[bytes]
 # How many words each command of the two files has.
@@ -73,11 +77,14 @@ class Reader:
 
     def __iter__(self) -> Iterator[Words]:
         parser = hiredis.Reader(notEnoughData=Ellipsis)
-        tail = b""
-        for data in self._disk.read(self.name):
-            parser.feed(data)
-            tail = data
-            self.size += len(data)
+        zeros = 0  # held back, until something else follows them
+        for piece in self._disk.read(self.name):
+            self.size += len(piece)
+            data = piece.rstrip(b"\0")
+            if data:
+                parser.feed(bytes(zeros) + data)
+                zeros = 0
+            zeros += len(piece) - len(data)
             try:
                 while (words := parser.gets()) is not Ellipsis:
                     self._check(words)
@@ -86,7 +93,7 @@ class Reader:
                     for word in words:
                         self.offset += 5 + len(b"%d" % len(word)) + len(word)
             except hiredis.HiredisError:
-                self._stop_at_garbage(tail)
+                raise Damage(self.name, self.offset, "bad framing", torn=False) from None
         if self.offset != self.size:
             raise Damage(self.name, self.offset, "the last record is incomplete", torn=True)
 
@@ -97,14 +104,6 @@ class Reader:
             raise Damage(self.name, self.offset, f"unknown command {words[0][:32]!r}", torn=False)
         if len(words) not in self._commands[words[0]]:
             raise Damage(self.name, self.offset, f"wrong number of words in {words[0].decode()}", torn=False)
-
-    def _stop_at_garbage(self, tail: bytes) -> None:
-        """Zeros up to the end are what a power loss leaves of a write: torn. Anything else is damage."""
-        rest = b"".join(self._disk.read(self.name))[self.offset :]
-        self.size = self.offset + len(rest)
-        torn = not rest.strip(b"\0")
-        what = "zeros in place of a record" if torn else "bad framing"
-        raise Damage(self.name, self.offset, what, torn)
 
 
 class Load:
@@ -120,7 +119,8 @@ class Load:
         self.read_bytes = 0
         self.records = 0  # of the file of jobs
         self.result = Loaded(0, 0, 0, 0)
-        self._cut_bytes = 0
+        self.unsaved: list[Job] = []
+        self._torn: list[tuple[str, int, int]] = []  # name, end of the last whole record, size
 
     def __iter__(self) -> Iterator[None]:
         alive: dict[bytes, bytes] = {}
@@ -146,7 +146,7 @@ class Load:
                 if words[1] in alive:
                     changes[words[1]] = self._change(words)
             elif words[0] == b"PAUSE":
-                pauses[words[1]] = int(words[2]) & PAUSE_MAX
+                pauses[words[1]] = self._pause(words)
             elif words[0] == b"START":
                 last_start = words
         same_boot = last_start is not None and bool(last_start[1]) and last_start[1] == self.disk.boot_id()
@@ -156,6 +156,9 @@ class Load:
         for name, pause in pauses.items():
             if pause:
                 self.node.queue(name).pause = pause
+        for file, end, _ in self._torn:
+            _keep_tail(self.disk, file, end)
+            self.disk.truncate(file, end)
 
     def _read(self, name: str, commands: dict[bytes, tuple[int, ...]]) -> Iterator[Words | None]:
         """Give the records of a file, with None now and then for the shell's turn. A torn tail is cut."""
@@ -170,15 +173,30 @@ class Load:
             return
         except Damage as damage:
             if not damage.torn or not self.cut_torn:
-                advice = "cut it with `penstock check-aof --fix`, or restore the file from a backup"
-                raise JournalError(f"{damage}. Nothing was changed; {advice}") from None
-            self._cut_bytes += reader.size - damage.offset
-            _keep_tail(self.disk, name, damage.offset)
-            self.disk.truncate(name, damage.offset)
+                raise JournalError(f"{damage}. {ADVICE}") from None
+            self._torn.append((name, damage.offset, reader.size))
+
+    def _pause(self, words: Words) -> int:
+        if words[2] not in PAUSES:
+            raise self._damage(STATE_SUFFIX, words, "a PAUSE record with an unknown state")
+        return int(words[2])
+
+    def _damage(self, suffix: str, words: Words, what: str) -> JournalError:
+        """Say where a record is whose content can't be right. That is looked up only now: it costs a second reading."""
+        name = self.name + suffix
+        reader = Reader(self.disk, name, STATE_COMMANDS if suffix else JOB_COMMANDS)
+        offset = 0
+        try:
+            for found in reader:
+                if found == words:
+                    offset = reader.offset
+        except Damage:
+            pass  # a torn tail: what is looked for stands before it
+        return JournalError(f"{name}: {what} at byte {offset}. {ADVICE}")
 
     def _change(self, words: Words) -> Change:
         if len(words[2]) != STATE.size:
-            raise JournalError(f"{self.name}{STATE_SUFFIX}: a STATE record of {len(words[2])} bytes")
+            raise self._damage(STATE_SUFFIX, words, f"a STATE record of {len(words[2])} bytes")
         state, flags, nacks, deliveries, requeue_wall_ms, token = STATE.unpack(words[2])
         key = words[3] if len(words) > 3 else b""
         return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, key)
@@ -186,15 +204,19 @@ class Load:
     def _restore(self, alive: dict[bytes, bytes], changes: dict[bytes, Change], trust: Trust) -> Iterator[None]:
         restorer = Restorer(self.node, trust, self.timeout_ms)
         for number, job_id in enumerate(list(alive)):
+            data = alive.pop(job_id)
             try:
-                record, _ = decode_record(alive.pop(job_id))
+                record, _ = decode_record(data)
             except RecordError as error:
-                raise JournalError(f"{self.name}: the record of job {job_id!r} is damaged: {error}") from None
+                raise self._damage("", [b"LOADJOB", data], f"damaged job record ({error})") from None
             if number % SLICE == 0:
                 yield
             if record.id not in self.node.jobs:
                 restorer.restore(record, changes.pop(job_id, None))
-        self.result = Loaded(restorer.restored, restorer.expired, restorer.withheld, self._cut_bytes)
+        restorer.finish()
+        self.unsaved = restorer.unsaved
+        cut_bytes = sum(size - end for _, end, size in self._torn)
+        self.result = Loaded(restorer.restored, restorer.expired, restorer.withheld, cut_bytes)
 
 
 def _keep_tail(disk: Disk, name: str, offset: int) -> None:

@@ -18,6 +18,7 @@ from penstock.broker.core.ids import is_job_id
 from penstock.broker.core.jobs import GONE, Job
 from penstock.broker.core.queues import PAUSED_OUT
 from penstock.broker.core.refusals import Refused
+from penstock.broker.core.registry import PAGE_MASK
 from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import LEASE_MS_MAX
 from penstock.wire.replies import error
@@ -30,7 +31,6 @@ TTL_S_MAX = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit unix time 
 TERMS_KEPT_MAX = 1024  # parsed option lists kept; clients use a handful
 TERMS_BYTES_MAX = 256  # longer ones aren't kept: behind a NUL a number may have half a gigabyte
 RUN_MAX = 100  # requests of a pipeline that are run as one: enough to share the cost, few enough to check memory
-NO_PAGE: dict[bytes, Job] = {}
 BAD_ID = ("BADID", "Invalid Job ID format.")
 
 # Option -> (attribute, least, most, what to say otherwise)
@@ -199,7 +199,10 @@ def shape_outcome(client: Client, waiter: Waiter, outcome: Job | Refused | None)
 def find_jobs(broker: Broker, ids: list[bytes]) -> list[Job | None]:
     """Look all ids up, and refuse the whole command if one of them can't be an id."""
     pages = broker.node.jobs.pages
-    jobs = [pages.get(job_id[11:13], NO_PAGE).get(job_id) for job_id in ids]
+    try:
+        jobs = [pages[job_id[11]][job_id[12] & PAGE_MASK].get(job_id) for job_id in ids]
+    except IndexError:  # shorter than any id
+        raise Refused(*BAD_ID) from None
     if None in jobs:
         for job, job_id in zip(jobs, ids, strict=True):
             if job is None and not is_job_id(job_id):

@@ -23,6 +23,7 @@ from penstock.broker.core.membership import Cluster
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
+from penstock.broker.core.registry import PAGE_MASK
 
 REPLICATE_DEFAULT = 3
 TTL_DEFAULT_S = 86400
@@ -142,10 +143,7 @@ def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes],
     for job_id, body in zip(ids, bodies, strict=True):
         job = Job(job_id, name, body, rules, ctime, expires_at, holders, state, flags, requeue_at, wake_at)
         ctime += 1
-        page = pages.get(job_id[11:13])
-        if page is None:
-            page = node.jobs.add_page(job_id)
-        page[job_id] = job
+        pages[job_id[11]][job_id[12] & PAGE_MASK][job_id] = job
         slot.append(job)
         jobs.append(job)
         body_bytes += len(body)

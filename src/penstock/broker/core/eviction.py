@@ -29,10 +29,10 @@ def make_room(node: Node) -> bool:
 def _evict_jobs(node: Node) -> None:
     """Go round all pages once, or give up where too many jobs in a row can't be evicted."""
     memory = node.memory
-    keys = node.jobs.page_keys()
+    pages = node.jobs.flat
     in_vain = 0
-    for _ in keys:
-        page = node.jobs.pages[keys[memory.next_sample(1) % len(keys)]]
+    for _ in pages:
+        page = pages[memory.next_sample(1) % len(pages)]
         evictable = [job for job in page.values() if _is_evictable(job)]
         in_vain = 0 if evictable else in_vain + len(page)
         if in_vain >= LOOKS_IN_VAIN_MAX:

@@ -61,4 +61,6 @@ class IdSource:
             at, end = 0, ID_CHARACTERS * count
         self._at = end
         block = self._block
+        if count == 1:
+            return [prefix + block[at:end] + suffix]
         return [prefix + block[i : i + ID_CHARACTERS] + suffix for i in range(at, end, ID_CHARACTERS)]

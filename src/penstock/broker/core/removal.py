@@ -10,10 +10,9 @@ from penstock.broker.core.tokens import end_lease
 def remove(node: Node, job: Job) -> None:
     """Forget a job, whatever its state, and write that down unless its ack was written already."""
     state = job.state
-    if state == QUEUED:
-        job.state = GONE
-        node.queues.by_name[job.queue].drop()
     job.state = GONE
+    if state == QUEUED:
+        node.queues.by_name[job.queue].drop()
     node.timers.cancel(job)
     node.jobs.remove(job)
     node.memory.used_bytes -= JOB_BYTES + len(job.body)

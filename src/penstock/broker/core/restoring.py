@@ -65,6 +65,7 @@ class Restorer:
         self.restored = 0
         self.expired = 0
         self.withheld = 0  # at-most-once jobs that may have been delivered
+        self.unsaved: list[Job] = []  # placed by what is believed now; a later load would believe something else
         self._rules: dict[tuple[int, int, int], Rules] = {}
         self._known_ids = node.cluster.known_ids()
 
@@ -99,6 +100,11 @@ class Restorer:
         else:
             self._place_at_most_once(job, state)
 
+    def finish(self) -> None:
+        """Bring the jobs of each claim into the order in which they were given out."""
+        for claim in self.node.claims.values():
+            claim.jobs = dict(sorted(claim.jobs.items(), key=lambda item: item[1].token))
+
     def _holders(self, nodes: tuple[bytes, ...]) -> Holders:
         my_id = self.node.cluster.my_id
         holders = (self._known_ids & frozenset(nodes)) | {my_id}
@@ -118,6 +124,7 @@ class Restorer:
                 return
             else:
                 job.requeue_at = node.after_retry(job.rules.retry_ms)
+                self.unsaved.append(job)
         elif change is not None:
             job.requeue_at = max(change.requeue_wall_ms - node.wall_offset_ms, 1)
             if change.token and job.requeue_at > node.now_ms:
@@ -146,6 +153,7 @@ class Restorer:
         else:
             job.flags |= DELIVERED
             self.withheld += 1
+            self.unsaved.append(job)
         schedule(node, job)
 
     def _release_at(self, job: Job) -> int:

@@ -25,66 +25,65 @@ class Timed(Protocol):
     wake_at: int
 
 
+class Slot(list[Timed]):
+    """What waits for one stretch of time, and how many of the entries are dead."""
+
+    __slots__ = ("dead",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead = 0
+
+
 class Timers:
     """Everything of a node that will happen at a known time."""
 
-    __slots__ = ("_dead", "_due", "_keys", "_now_key", "_sequence", "_slots")
+    __slots__ = ("_due", "_keys", "_now_key", "_sequence", "_slots")
 
     def __init__(self) -> None:
-        self._slots: dict[int, list[Timed]] = {}
+        self._slots: dict[int, Slot] = {}
         self._keys: list[int] = []  # heap of the slots' keys
-        self._dead: dict[int, int] = {}
         self._due: list[tuple[int, int, Timed]] = []  # heap of the current slot and what is overdue
         self._now_key = 0
         self._sequence = 0
 
     def set(self, item: Timed, at_ms: int) -> None:
         """Schedule an item, or move it."""
-        key = at_ms >> SLOT_BITS
-        before = item.wake_at
-        item.wake_at = at_ms
-        if before:
-            before_key = before >> SLOT_BITS
-            if before_key == key and key > self._now_key:
+        if item.wake_at:
+            if item.wake_at >> SLOT_BITS == at_ms >> SLOT_BITS > self._now_key:
+                item.wake_at = at_ms
                 return
-            self._bury(before_key)
-        if key > self._now_key:
-            slot = self._slots.get(key)
-            if slot is None:
-                self._slots[key] = [item]
-                heappush(self._keys, key)
-            else:
-                slot.append(item)
+            self.cancel(item)
+        item.wake_at = at_ms
+        if at_ms >> SLOT_BITS > self._now_key:
+            self.slot(at_ms).append(item)
         else:
             self._sequence += 1
             heappush(self._due, (at_ms, self._sequence, item))
 
-    def slot(self, at_ms: int) -> list[Timed]:
+    def slot(self, at_ms: int) -> Slot:
         """Give the slot of a time that is some way ahead; append items whose `wake_at` is that time."""
         key = at_ms >> SLOT_BITS
         assert key > self._now_key
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = []
+            slot = self._slots[key] = Slot()
             heappush(self._keys, key)
         return slot
 
     def cancel(self, item: Timed) -> None:
         """Forget an item; harmless if it isn't scheduled."""
-        at_ms = item.wake_at
-        if at_ms:
-            item.wake_at = 0
-            self._bury(at_ms >> SLOT_BITS)
+        slot = self._slots.get(item.wake_at >> SLOT_BITS)
+        item.wake_at = 0
+        if slot is not None:  # else it is in the due heap, and skipped when it is popped
+            slot.dead += 1
+            if slot.dead >= SWEEP_MIN and slot.dead * 2 >= len(slot):
+                self._sweep(slot)
 
-    def _bury(self, key: int) -> None:
-        if key <= self._now_key:
-            return  # entries in the due heap are short-lived: they are skipped when popped
-        dead = self._dead.get(key, 0) + 1
-        if dead < SWEEP_MIN or dead * 2 < len(self._slots[key]):
-            self._dead[key] = dead
-            return
-        self._dead[key] = 0
-        self._slots[key] = [item for item in self._slots[key] if item.wake_at >> SLOT_BITS == key]
+    def _sweep(self, slot: Slot) -> None:
+        alive = [item for item in slot if item.wake_at and self._slots.get(item.wake_at >> SLOT_BITS) is slot]
+        slot.dead = 0
+        slot[:] = alive
 
     def pop_due(self, now_ms: int, most: int) -> Iterator[Timed]:
         """Give items whose time has come, earliest first, at most so many; each is unscheduled as it is given."""
@@ -112,7 +111,6 @@ class Timers:
         keys = self._keys
         while keys and keys[0] <= self._now_key:
             key = heappop(keys)
-            self._dead.pop(key, None)
             fresh = []
             for item in self._slots.pop(key):
                 if item.wake_at >> SLOT_BITS == key:
