@@ -40,7 +40,7 @@ _BODIES = (BODY,) * MANY
 _PUT = f"put 0 0 600 {len(BODY)}\r\n{BODY}\r\n".encode()
 
 COMMANDS: dict[str, Command] = {
-    "ADDJOB": _resp(Reply(1, b"+D-"), "ADDJOB", QUEUE, BODY, "0"),
+    "ADDJOB": _resp(Reply(1, b"-05a1\r\n"), "ADDJOB", QUEUE, BODY, "0"),
     # *1, *3, then length and text of queue, id and body.
     "GETJOB": _resp(Reply(8, b"*1\r\n"), "GETJOB", "FROM", QUEUE),
     "ADDJOBS": _resp(Reply(1 + MANY, b"*100\r\n"), "ADDJOBS", QUEUE, "0", "BODIES", *_BODIES, items=MANY),

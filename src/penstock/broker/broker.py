@@ -36,6 +36,7 @@ log = logging.getLogger("penstock")
 
 ARGUMENTS_ANY = 1 << 62
 CLIENTS_A_CRON = 200  # clients looked at in one cron run
+CLIENT_BYTES = 3800  # a connection with its parser, buffers aside: measured with 10,000 of them
 REPLY_BYTES_HIGH = 1 << 20  # a client that owes us the reading of more has to wait with its next command
 MONITOR_BYTES_MAX = 32 << 20  # a monitor that reads no faster than this is closed: it doesn't ask for what it gets
 NO_AUTH = b"-NOAUTH Authentication required.\r\n"
@@ -190,7 +191,7 @@ class Broker:
         out = client.out
         command: Command | None = None
         reply: bytes | None
-        at, end = 0, len(requests)
+        at, end, owed_bytes = 0, len(requests), 0
         began = clock()
         while at < end:
             args = requests[at]
@@ -227,9 +228,10 @@ class Broker:
                 self._mute(client)
             elif reply is not None:
                 out.append(reply)
-                if command is not None and command.is_plain:
+                owed_bytes += len(reply)
+                if command is not None and command.is_plain and owed_bytes < REPLY_BYTES_HIGH:
                     continue
-            if self._must_wait(client):
+            if self._must_wait(client) or owed_bytes >= REPLY_BYTES_HIGH:
                 client.backlog = requests[at:]
                 break
         self.statistics.commands += len(requests) - len(client.backlog)
@@ -451,4 +453,4 @@ class Broker:
 
 def client_bytes(client: Client) -> int:
     """Account for what a client keeps in memory."""
-    return client.sink.buffered_bytes() + client.sink.unread_bytes() + sum(map(len, client.out))
+    return CLIENT_BYTES + client.sink.buffered_bytes() + client.sink.unread_bytes() + sum(map(len, client.out))

@@ -314,7 +314,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             'Addresses to listen on, up to 16; "" means every interface. The first one is also the address '
             "that connections to other nodes come from."),
         Directive("protected-mode", _yes_no, True, _SET,
-            "Refuse clients of other hosts while there is neither a bind address nor a password, so that a "
+            "Refuse clients of other hosts while there is no password, so that a "
             "node started in a hurry is not open to the network. Disque has no such directive."),
         Directive("tcp-backlog", Number(0, INT_MAX), 511, _GET,
             "How many connections may wait to be accepted. The kernel has a limit of its own "
@@ -406,14 +406,13 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "When the journal is forced to the disk: always before a reply, everysec once a second (a "
             "power failure costs up to two seconds of jobs), no when the system likes to."),
         Directive("no-appendfsync-on-rewrite", _yes_no, False, _GET,
-            "Leave the forcing out while the journal is rewritten: steadier replies, more to lose "
-            "meanwhile."),
+            "Accepted so that files of Disque load. It does nothing: a rewrite here doesn't hold up the forcing."),
         Directive("auto-aof-rewrite-percentage", Number(0, INT_MAX), 100, _SET,
             "Rewrite the journal when it has grown by this much since the last time; 0 never does."),
         Directive("auto-aof-rewrite-min-size", Memory(set_units=False), 64 * 2**20, _SET,
             "But not while it is smaller than this. CONFIG SET takes it as a plain number of bytes."),
         Directive("aof-rewrite-incremental-fsync", _yes_no, True, _SET,
-            "Force a rewrite to the disk every 32 MB in place of all at its end."),
+            "Accepted so that files of Disque load. A rewrite is always forced to the disk in pieces of 32 MB."),
         Directive("aof-load-truncated", _yes_no, True, _SET,
             "Start with a journal whose last record is incomplete, as after a power failure, and cut that "
             "record off; no stops with an error."),
@@ -438,7 +437,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
         Directive("latency-monitor-threshold", _count, 0, _SET,
             "Note events that took at least this many milliseconds for LATENCY; 0 notes none."),
         Directive("watchdog-period", _count, 0, Use.GET | Use.SET,
-            "Milliseconds after which a stuck event loop is reported; only at run time."),
+            "Accepted so that tools of Disque work. It does nothing."),
     )),
 )
 # fmt: on

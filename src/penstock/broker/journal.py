@@ -67,7 +67,7 @@ class Journal:
         self._unwritten = [b"", b""]  # what a short write left over, by file
         self._sync_failed = False
         self._unsynced = False
-        self._marking = False  # a START or CLEAN is among what was collected
+        self._marking = False  # what was collected must be synced, the jobs' file first
         self._synced_ms = node.now_ms
         self._retry_ms = 0
         self._template_key: tuple[object, ...] = ()
@@ -105,6 +105,8 @@ class Journal:
     def changed(self, job: Job) -> None:
         """Note where a job is now."""
         self._states.append(_state_command(job, self.node.wall_offset_ms))
+        if not job.rules.retry_s:
+            self._marking = True  # queued by hand: its time no longer tells whether it may have been delivered
 
     def paused(self, name: bytes, pause: int) -> None:
         """Note a queue's pause state."""

@@ -6,13 +6,14 @@ import logging
 import logging.handlers
 import os
 import resource
+import socket
 import ssl
 import sys
 from pathlib import Path
 
 from penstock.broker.config import Config, ConfigRefused
 from penstock.broker.core.membership import BUS_PORT_OFFSET, PORT_MAX
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, OperatorError
 
 log = logging.getLogger("penstock")
 
@@ -171,3 +172,38 @@ def clean_up(config: Config) -> None:
         remove_socket(config.unixsocket)
     if config.daemonize:
         Path(config.pidfile).unlink(missing_ok=True)
+
+
+def listening_sockets(config: Config, port: int) -> list[socket.socket]:
+    """Open the addresses of `bind`, or all there are."""
+    sockets: list[socket.socket] = []
+    for host in config.bind or ("0.0.0.0", "::"):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((host, port))
+            sock.listen(config.tcp_backlog)
+        except OSError as problem:
+            if not config.bind and family == socket.AF_INET6 and sockets:
+                continue  # a machine without IPv6
+            raise OperatorError(
+                f"can't listen on {host} port {port}: {problem.strerror}. Is another node running there?"
+            ) from None
+        sockets.append(sock)
+    return sockets
+
+
+def listening_unix_socket(config: Config) -> socket.socket:
+    """Open the unix socket, in the place of one that an earlier node left."""
+    remove_socket(config.unixsocket)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(config.unixsocket)
+    except OSError as problem:
+        raise OperatorError(f"can't listen on the unix socket {config.unixsocket}: {problem.strerror}") from None
+    set_permissions(config.unixsocket, config.unixsocketperm)
+    sock.listen(config.tcp_backlog)
+    return sock

@@ -26,6 +26,7 @@ from penstock.broker.config import Config, flags_from_argv, load, rewrite
 from penstock.broker.connection import Connection
 from penstock.broker.core.membership import Cluster, cluster_from_text
 from penstock.broker.disk import RealDisk, lock
+from penstock.broker.links import Listener, Rounds
 from penstock.errors import ConfigError, OperatorError, PenstockError
 
 log = logging.getLogger("penstock")
@@ -40,7 +41,7 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
-        self._listeners: list[asyncio.AbstractServer] = []
+        self._rounds = Rounds(self._begin_round, self._turn, self._loop.call_soon, self._loop.call_later)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._turn_planned = False
@@ -66,45 +67,28 @@ class Server:
         # Before anybody can connect: what isn't loaded yet must not look as if it weren't there.
         self.broker.persistence.loading = self.config.appendonly or self.config.aof_enqueue_jobs_once
         self.broker.reguard()
-        await self._listen()
+        self._listen()
         self._cron()
         loading = self._loop.create_task(self._load())
         loading.add_done_callback(self._load_ended)
         return await self._stopped
 
-    async def _listen(self) -> None:
-        config, loop = self.config, self._loop
-        hosts: list[str] | None = list(config.bind) or None
-
-        def make() -> Connection:
-            return Connection(self, self.broker)
-
+    def _listen(self) -> None:
+        config = self.config
         places: list[tuple[int, ssl.SSLContext | None]] = []
         if config.port:
             places.append((config.port, None))
         if config.tls_port:
             places.append((config.tls_port, process.tls_context(config)))
-        try:
-            for port, tls in places:
-                self._listeners.append(
-                    await loop.create_server(make, hosts, port, backlog=config.tcp_backlog, ssl=tls, reuse_address=True)
-                )
-            if config.unixsocket:
-                process.remove_socket(config.unixsocket)
-                self._listeners.append(
-                    await loop.create_unix_server(
-                        lambda: Connection(self, self.broker, is_unix=True),
-                        config.unixsocket,
-                        backlog=config.tcp_backlog,
-                    )
-                )
-                process.set_permissions(config.unixsocket, config.unixsocketperm)
-        except OSError as problem:
-            raise OperatorError(
-                f"can't listen on port {config.port}: {problem}. Is another node running there?"
-            ) from None
-        if not self._listeners:
+        if not places and not config.unixsocket:
             raise ConfigError("nothing to listen on: set port, tls-port or unixsocket")
+        for port, tls in places:
+            for sock in process.listening_sockets(config, port):
+                self._rounds.listen(Listener(sock, lambda: Connection(self.broker), tls))
+        if config.unixsocket:
+            sock = process.listening_unix_socket(config)
+            self._rounds.listen(Listener(sock, lambda: Connection(self.broker, is_unix=True), None))
+        self._loop.add_reader(self._rounds.fileno(), self._rounds.round)
 
     async def _load(self) -> None:
         config, persistence = self.config, self.broker.persistence
@@ -146,8 +130,7 @@ class Server:
         self._end(0)
 
     def _end(self, code: int) -> None:
-        for listener in self._listeners:
-            listener.close()
+        self._rounds.close()
         process.clean_up(self.config)
         if not self._stopped.done():
             # The replies of this turn leave first.
@@ -171,6 +154,10 @@ class Server:
         if not self._turn_planned:
             self._turn_planned = True
             self._loop.call_soon(self._turn)
+
+    def _begin_round(self) -> None:
+        """Links are served now, and the turn ends with them: nobody needs to plan that."""
+        self._turn_planned = True
 
     def _turn(self) -> None:
         self._turn_planned = False

@@ -130,7 +130,7 @@ def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes],
         flags, requeue_at = BCAST_QUEUED | BCAST_WILLQUEUE | LISTED, node.after_retry(rules.retry_ms)
     expires_at = now_ms + terms.ttl_ms
     wake_at = min(requeue_at, expires_at) if requeue_at else expires_at
-    slot = node.timers.slot(wake_at)
+    timed = node.timers.slot(wake_at).items
     if state == QUEUED:
         queue = queue or node.queue(name)
         name = queue.name  # one object for all of its jobs
@@ -144,7 +144,7 @@ def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes],
         job = Job(job_id, name, body, rules, ctime, expires_at, holders, state, flags, requeue_at, wake_at)
         ctime += 1
         pages[job_id[11]][job_id[12] & PAGE_MASK][job_id] = job
-        slot.append(job)
+        timed.append(job)
         jobs.append(job)
         body_bytes += len(body)
     node.jobs.count += len(jobs)

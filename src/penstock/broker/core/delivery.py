@@ -49,7 +49,8 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
         return False
     if job.token:
         end_lease(node, job)
-    again = bool(job.flags & DELIVERED) or nack
+    # The end of a delay is written down with the job already; everything else that queues it is news.
+    is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
@@ -69,7 +70,7 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     if queue.waiters and not queue.pause & PAUSED_OUT:
         node.ready[queue] = None
     schedule(node, job)
-    if again and node.journal is not None:
+    if is_news and node.journal is not None:
         node.journal.changed(job)
     return True
 
@@ -88,8 +89,9 @@ def dequeue(node: Node, job: Job) -> bool:
 def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0) -> list[Job]:
     """Take the next jobs of a queue for a client, with a lease if it asked for one."""
     jobs = queue.take(most)
-    queue.accessed_ms = node.now_ms
-    queue.jobs_out += len(jobs)
+    if jobs:
+        queue.accessed_ms = node.now_ms
+        queue.jobs_out += len(jobs)
     journal = node.journal
     if lease_ms or journal is not None:
         for job in jobs:
@@ -133,7 +135,8 @@ def nack_after(node: Node, job: Job, after_ms: int) -> bool:
     end_lease(node, job)
     job.nacks = (job.nacks + 1) & COUNTER_MASK
     job.flags &= ~BCAST_QUEUED  # its next queueing is this nack's, not one more delivery
-    job.requeue_at = node.now_ms + after_ms
+    # One more, since the clock is cut to milliseconds: it may come late, never early.
+    job.requeue_at = node.now_ms + after_ms + 1
     schedule(node, job)
     if node.journal is not None:
         node.journal.changed(job)

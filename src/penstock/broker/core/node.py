@@ -112,6 +112,7 @@ class Node:
 
     def drop_queue(self, queue: Queue) -> None:
         """Forget an empty queue."""
+        queue.clear()
         self.queues.remove(queue)
         self.memory.used_bytes -= QUEUE_BYTES + len(queue.name)
 

@@ -117,7 +117,11 @@ class Queue:
         heapify(self._late)
 
     def clear(self) -> None:
-        """Let go of all jobs."""
+        """Let go of all jobs, also of those that have left but still have an entry: it is worth nothing from now on."""
+        for job in self._jobs:
+            job.flags &= ~LISTED
+        for entry in self._late:
+            entry[2].flags &= ~LISTED
         self._jobs.clear()
         self._late.clear()
         self.length = 0

@@ -16,6 +16,7 @@ def remove(node: Node, job: Job) -> None:
     node.timers.cancel(job)
     node.jobs.remove(job)
     node.memory.used_bytes -= JOB_BYTES + len(job.body)
+    job.body = b""  # a queue's order and the timers may point to the record for a while yet
     if job.token:
         end_lease(node, job)
     if state != ACKED and node.journal is not None:

@@ -157,8 +157,8 @@ class Restorer:
         schedule(node, job)
 
     def _release_at(self, job: Job) -> int:
-        """Tell when a delay ends, at least 1 (0 would mean never)."""
-        return max(job.ctime // NS_PER_MS - self.node.wall_offset_ms + job.rules.delay_s * 1000, 1)
+        """Tell when a delay ends, at least 1 (0 would mean never). Clocks are cut to milliseconds: late, never early."""
+        return max(job.ctime // NS_PER_MS - self.node.wall_offset_ms + job.rules.delay_s * 1000 + 1, 1)
 
     def _queue(self, job: Job) -> None:
         """Put a job back where it waited; nothing is counted, since nothing happened to it."""

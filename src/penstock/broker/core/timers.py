@@ -25,13 +25,13 @@ class Timed(Protocol):
     wake_at: int
 
 
-class Slot(list[Timed]):
+class Slot:
     """What waits for one stretch of time, and how many of the entries are dead."""
 
-    __slots__ = ("dead",)
+    __slots__ = ("dead", "items")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.items: list[Timed] = []
         self.dead = 0
 
 
@@ -56,7 +56,7 @@ class Timers:
             self.cancel(item)
         item.wake_at = at_ms
         if at_ms >> SLOT_BITS > self._now_key:
-            self.slot(at_ms).append(item)
+            self.slot(at_ms).items.append(item)
         else:
             self._sequence += 1
             heappush(self._due, (at_ms, self._sequence, item))
@@ -77,13 +77,13 @@ class Timers:
         item.wake_at = 0
         if slot is not None:  # else it is in the due heap, and skipped when it is popped
             slot.dead += 1
-            if slot.dead >= SWEEP_MIN and slot.dead * 2 >= len(slot):
+            if slot.dead >= SWEEP_MIN and slot.dead * 2 >= len(slot.items):
                 self._sweep(slot)
 
     def _sweep(self, slot: Slot) -> None:
-        alive = [item for item in slot if item.wake_at and self._slots.get(item.wake_at >> SLOT_BITS) is slot]
+        slots = self._slots
+        slot.items = [item for item in slot.items if item.wake_at and slots.get(item.wake_at >> SLOT_BITS) is slot]
         slot.dead = 0
-        slot[:] = alive
 
     def pop_due(self, now_ms: int, most: int) -> Iterator[Timed]:
         """Give items whose time has come, earliest first, at most so many; each is unscheduled as it is given."""
@@ -112,7 +112,7 @@ class Timers:
         while keys and keys[0] <= self._now_key:
             key = heappop(keys)
             fresh = []
-            for item in self._slots.pop(key):
+            for item in self._slots.pop(key).items:
                 if item.wake_at >> SLOT_BITS == key:
                     self._sequence += 1
                     fresh.append((item.wake_at, self._sequence, item))
