@@ -1,11 +1,12 @@
 """Real processes for tests: a Penstock node, and any other server, on free loopback ports.
 
-Tests end only what they started, by its process id. A server that can't be had fails the test where CI=true, and skips it
-with the reason elsewhere.
+Tests end only what they started, by its process id. A server that can't be had fails the test where CI=true, and skips
+it with the reason elsewhere.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -41,13 +42,23 @@ def free_port() -> int:
         return port
 
 
+def lacking(what: str) -> NoReturn:
+    """Give up a test for want of something that `make setup` brings: skipped here, failed in CI."""
+    reason = f"{what} isn't installed: run `make setup`"
+    pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
 def need_program(name: str) -> str:
     """Find a program, or skip (fail in CI)."""
-    path = shutil.which(name)
-    if path is None:
-        reason = f"{name} isn't installed: run `make setup`"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    return path
+    return shutil.which(name) or lacking(name)
+
+
+def need_module(name: str) -> Any:
+    """Import a package that only tests use, or skip (fail in CI)."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        lacking(f"the Python package {name}")
 
 
 def wait_until(what: Callable[[], object], seconds: float = START_SECONDS, every: float = 0.01) -> Any:
@@ -72,6 +83,7 @@ class NodeProcess:
         self.directives: dict[str, object] = {"bind": self.host, "port": self.port, "dir": directory, **directives}
         self.process: subprocess.Popen[bytes] | None = None
         self.log = directory / "log"
+        self.options: dict[str, Any] = {}  # how clients connect, where host and port are not enough
         self._connection: Connection | None = None
 
     @property
@@ -85,8 +97,11 @@ class NodeProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         if wait:
-            wait_until(self._answers)
+            self.wait_until_it_answers()
         return self
+
+    def wait_until_it_answers(self) -> None:
+        wait_until(self._answers)
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -98,11 +113,10 @@ class NodeProcess:
         except ConnectionLost:
             return False
         except ReplyError as error:
-            return error.code not in ("LOADING",)
+            return error.code != "LOADING"
 
     def connect(self, **options: Any) -> Connection:
-        options.setdefault("timeout", 60.0)
-        return Connection(self.host, self.port, **options)
+        return Connection(self.host, self.port, **{"timeout": 60.0, **self.options, **options})
 
     def call(self, *words: Any) -> Any:
         """Run one command on a connection that is kept; an error reply is raised."""
@@ -136,3 +150,23 @@ class NodeProcess:
         code = self.process.wait(60)
         self.process = None
         return code
+
+
+def resident_bytes(node: NodeProcess) -> int:
+    """Tell how much memory a node's process takes."""
+    assert node.process is not None
+    pages = int(Path(f"/proc/{node.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def settled_bytes(node: NodeProcess) -> int:
+    """Tell what a node says it uses, once that is steady: buffers are accounted for in rounds over all clients."""
+    last = -1
+
+    def is_steady() -> bool:
+        nonlocal last
+        before, last = last, int(node.info()["used_memory"])
+        return before == last
+
+    wait_until(is_steady, every=0.3)
+    return last

@@ -42,9 +42,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(SOURCE), **more}
 
 
-def cli(
-    node: Node, *words: str, stdin: bytes = b"", **variables: str
-) -> "subprocess.CompletedProcess[bytes]":
+def cli(node: Node, *words: str, stdin: bytes = b"", **variables: str) -> "subprocess.CompletedProcess[bytes]":
     """Run it to its end. Whatever happens, a user never sees a traceback."""
     ended = subprocess.run(
         [*COMMAND, "-h", node.host, "-p", str(node.port), *words],
@@ -169,9 +167,7 @@ def test_latency_and_statistics_end_after_the_given_number(node: Node) -> None:
 
 def test_a_reader_that_has_had_enough_ends_it_quietly(node: Node) -> None:
     words = [*COMMAND, "-h", node.host, "-p", str(node.port), "-r", "-1", "PING"]
-    with subprocess.Popen(
-        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"PONG\n"
@@ -182,9 +178,7 @@ def test_a_reader_that_has_had_enough_ends_it_quietly(node: Node) -> None:
 
 def test_monitor_streams_until_it_is_interrupted(node: Node) -> None:
     words = [*COMMAND, "-h", node.host, "-p", str(node.port), "MONITOR"]
-    with subprocess.Popen(
-        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"OK\n"
         cli(node, "PING", "watched")

@@ -52,7 +52,8 @@ BROKER = "broker session core config commands loop"
 
 LAYERS = {
     "vocabulary": layer("penstock.job penstock.errors penstock.events penstock.codec"),
-    "package": layer("penstock", "vocabulary"),
+    "native": layer("penstock.native"),
+    "package": layer("penstock", "vocabulary native"),
     "wire": layer("penstock.wire", "package vocabulary", "hiredis"),
     "core": layer("penstock.broker.core", "package vocabulary wire", banned=OUTSIDE_WORLD),
     "config": layer(

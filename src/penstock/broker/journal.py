@@ -277,6 +277,12 @@ class Journal:
         self.rewrite = None
         return True
 
+    def stop_rewrite(self) -> None:
+        """Give up a rewrite, if one is under way."""
+        if self.rewrite is not None:
+            self.rewrite.abandon()
+            self.rewrite = None
+
     def finish(self) -> bool:
         """Make everything safe and say that it is complete, before the node stops; False if that failed."""
         self._mark(b"CLEAN")
@@ -292,9 +298,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the files."""
-        if self.rewrite is not None:
-            self.rewrite.abandon()
-            self.rewrite = None
+        self.stop_rewrite()
         self._jobs_file.close()
         self._state_file.close()
 

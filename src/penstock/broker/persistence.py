@@ -155,7 +155,10 @@ class Persistence:
             journal.cron()
             if journal.failure != before:
                 if journal.failure:
-                    log.error("the journal can't be synced (%s): writes are refused", journal.failure)
+                    log.error(
+                        "the journal can't be synced (%s): writes are refused until BGREWRITEAOF has succeeded",
+                        journal.failure,
+                    )
                 else:
                     log.warning("the journal can be written again")
                 self._broker.reguard()
@@ -256,6 +259,9 @@ class Persistence:
         journal = self.journal
         if journal is not None and not journal.flush():
             raise JournalError(f"the journal can't be written, so it isn't loaded: {journal.failure}")
+        if journal is not None and journal.rewrite is not None:  # it walks over the jobs that are about to be replaced
+            journal.stop_rewrite()
+            self.rewrite_scheduled = True
         broker.node.journal = None
         try:
             forget_all(broker.node)

@@ -36,15 +36,13 @@ class MemoryFile:
     def __init__(self, disk: MemoryDisk, name: str) -> None:
         self._disk = disk
         self._data = disk.files[name]
-
-    @property
-    def size(self) -> int:
-        return len(self._data)
+        self.size = len(self._data)
 
     def write(self, data: bytes) -> int:
         if self._disk.failure is not None:
             raise self._disk.failure
         self._data += data
+        self.size += len(data)
         return len(data)
 
     def sync(self) -> None: ...
@@ -165,6 +163,8 @@ class Seat:
         if not self.closed:
             self.closed = "now" if now else "after replies"
             self._desk.gone.append(self.client)  # as of a socket, the broker hears of it later
+
+    def caught_up(self) -> None: ...
 
     def buffered_bytes(self) -> int:
         return self.buffered

@@ -107,9 +107,7 @@ def test_no_node_is_exit_code_1_and_says_how_to_start_one(unused_port: int) -> N
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_errors_of_a_group_become_exit_codes(
-    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_a_group_become_exit_codes(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(argv: list[str]) -> int:
         raise error
 
@@ -201,9 +199,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_damaged_journal_is_exit_code_1_and_left_alone(
-    journal: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_journal_is_exit_code_1_and_left_alone(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check_aof.run([str(journal)]) == 1
     text = capsys.readouterr().out
     assert "size=10, ok_up_to=6, diff=4" in text

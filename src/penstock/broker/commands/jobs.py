@@ -42,8 +42,6 @@ ADD_NUMBERS = {
     b"MAXLEN": ("maxlen", 1, None, "MAXLEN must be a positive number"),
 }
 
-_terms: dict[bytes | tuple[bytes, ...], Terms] = {}
-
 
 def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
     terms = Terms()
@@ -68,19 +66,21 @@ def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
     return terms
 
 
-def _remember(key: bytes | tuple[bytes, ...], terms: Terms) -> Terms:
+def _remember(broker: Broker, key: bytes | tuple[bytes, ...], terms: Terms) -> Terms:
     if (len(key) if isinstance(key, bytes) else sum(map(len, key))) > TERMS_BYTES_MAX:
         return terms
-    if len(_terms) >= TERMS_KEPT_MAX:
-        _terms.clear()
-    _terms[key] = terms
+    if (len(key) if isinstance(key, bytes) else sum(map(len, key))) > TERMS_BYTES_MAX:
+        return terms
+    if len(broker.terms) >= TERMS_KEPT_MAX:
+        broker.terms.clear()
+    broker.terms[key] = terms
     return terms
 
 
 def addjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ADDJOB queue body ms-timeout [options]."""
     key = args[3] if len(args) == 4 else tuple(args[3:])
-    terms = _terms.get(key) or _remember(key, _parse_terms(args[3], args[4:]))
+    terms = broker.terms.get(key) or _remember(broker, key, _parse_terms(args[3], args[4:]))
     return b"+%b\r\n" % adding.add(broker.node, args[1], [args[2]], terms)[0]
 
 
@@ -93,7 +93,7 @@ def addjob_run(broker: Broker, requests: list[list[bytes]], at: int) -> tuple[in
         if request[:2] != head or request[3:] != tail:
             break
         bodies.append(request[2])
-    terms = _terms.get(tail[0] if len(tail) == 1 else tuple(tail))
+    terms = broker.terms.get(tail[0] if len(tail) == 1 else tuple(tail))
     if terms is None or terms.maxlen is not None:
         return 0, b""
     return len(bodies), b"+%b\r\n" % b"\r\n+".join(adding.add(broker.node, head[1], bodies, terms))
@@ -105,7 +105,7 @@ def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     if not at or at + 1 == len(args):
         raise Refused(*SYNTAX_ERROR)
     key = args[2] if at == 3 else tuple(args[2:at])
-    terms = _terms.get(key) or _remember(key, _parse_terms(args[2], args[3:at]))
+    terms = broker.terms.get(key) or _remember(broker, key, _parse_terms(args[2], args[3:at]))
     ids = adding.add(broker.node, args[1], args[at + 1 :], terms)
     return b"*%d\r\n+%b\r\n" % (len(ids), b"\r\n+".join(ids))
 

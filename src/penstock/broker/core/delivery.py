@@ -128,10 +128,11 @@ def working(node: Node, job: Job) -> int:
 
 def nack_after(node: Node, job: Job, after_ms: int) -> bool:
     """Count a nack and queue the job: at once, or after a time during which it is active."""
+    if not can_queue(job):
+        end_lease(node, job)  # delivered for the only time: it is nobody's any more
+        return False
     if not after_ms:
         return enqueue(node, job, nack=True)
-    if not can_queue(job):
-        return False
     end_lease(node, job)
     job.nacks = (job.nacks + 1) & COUNTER_MASK
     job.flags &= ~BCAST_QUEUED  # its next queueing is this nack's, not one more delivery

@@ -136,6 +136,7 @@ class Restorer:
             job.requeue_at = self._release_at(job)
         else:
             job.requeue_at = node.after_retry(job.rules.retry_ms)
+            self.unsaved.append(job)  # or its time would begin anew with every start
         schedule(node, job)
 
     def _place_at_most_once(self, job: Job, state: int) -> None:
@@ -157,7 +158,7 @@ class Restorer:
         schedule(node, job)
 
     def _release_at(self, job: Job) -> int:
-        """Tell when a delay ends, at least 1 (0 would mean never). Clocks are cut to milliseconds: late, never early."""
+        """Tell when a delay ends, at least 1 (0 means never). Clocks are cut to milliseconds: late, never early."""
         return max(job.ctime // NS_PER_MS - self.node.wall_offset_ms + job.rules.delay_s * 1000 + 1, 1)
 
     def _queue(self, job: Job) -> None:

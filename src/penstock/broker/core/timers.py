@@ -16,7 +16,6 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 SLOT_BITS = 7  # 128 ms: at 200,000 new timers a second a slot sorts in a few milliseconds
-SWEEP_MIN = 64  # dead entries a slot may hold before a sweep is worth looking at
 
 
 class Timed(Protocol):
@@ -77,12 +76,14 @@ class Timers:
         item.wake_at = 0
         if slot is not None:  # else it is in the due heap, and skipped when it is popped
             slot.dead += 1
-            if slot.dead >= SWEEP_MIN and slot.dead * 2 >= len(slot.items):
+            if slot.dead * 2 >= len(slot.items):
                 self._sweep(slot)
 
     def _sweep(self, slot: Slot) -> None:
+        """Let the dead entries go, and all but one of an item that left the slot and came back."""
         slots = self._slots
-        slot.items = [item for item in slot.items if item.wake_at and slots.get(item.wake_at >> SLOT_BITS) is slot]
+        alive = [item for item in slot.items if item.wake_at and slots.get(item.wake_at >> SLOT_BITS) is slot]
+        slot.items = list(dict.fromkeys(alive))
         slot.dead = 0
 
     def pop_due(self, now_ms: int, most: int) -> Iterator[Timed]:

@@ -37,9 +37,7 @@ def rows(text: str) -> set[str]:
 
 def shown(extension: bool) -> set[str]:
     return {
-        f"{info.name} {info.arity} {' '.join(info.flags)}"
-        for info in COMMANDS.values()
-        if info.extension is extension
+        f"{info.name} {info.arity} {' '.join(info.flags)}" for info in COMMANDS.values() if info.extension is extension
     }
 
 

@@ -1,0 +1,87 @@
+"""Every example of the documentation runs, and prints what the page says. `examples.py` tells what a block means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.examples import PAGES, ROOT, Reader, Values, blocks_of, steps_of
+
+ID = "D-11111111-aaaaaaaaaaaaaaaaaaaaaaaa-05a1"
+REAL_ID = "D-22222222-bbbbbbbbbbbbbbbbbbbbbbbb-05a1"
+OTHER_ID = "D-22222222-cccccccccccccccccccccccc-05a1"
+WITH_EXAMPLES = [
+    page
+    for page in PAGES
+    if any(block.language in ("console", "python", "conf") for block in blocks_of(page.read_text("utf-8")))
+]
+LANGUAGES = {"console", "python", "conf", "sh", "text", "toml", ""}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
+    reader = Reader(page, tmp_path)
+    try:
+        reader.read()
+    finally:
+        reader.leave()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_uses_only_blocks_that_mean_something(page: Path) -> None:
+    text = page.read_text("utf-8")
+    blocks = blocks_of(text)
+    assert {block.language for block in blocks} <= LANGUAGES
+    assert text.count("\n```") + text.startswith("```") == 2 * len(blocks), "a fence is not closed"
+    for block in blocks:
+        assert block.language != "console" or block.text.startswith("$ "), f"line {block.line}"
+
+
+def fits(expected: str, printed: str) -> bool:
+    return Values().fit(expected.splitlines(), printed.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [
+        ("", ""),
+        ("a\nb", "a\nb"),
+        ("...", ""),
+        ("...", "a\nb"),
+        ("a\n...\nz", "a\nm\nz"),
+        ("size=..., ok", "size=12, ok"),
+        (ID, REAL_ID),
+        (f"{ID}\n{ID}", f"{REAL_ID}\n{REAL_ID}"),
+    ],
+)
+def test_what_fits_is_found_to_fit(expected: str, printed: str) -> None:
+    assert fits(expected, printed)
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [
+        ("a", ""),
+        ("", "a"),
+        ("a", "a\nb"),
+        ("a\n...", "b"),
+        ("size=..., ok", "size=12, bad"),
+        (ID, "D-nonsense"),
+        (f"{ID}\n{ID}", f"{REAL_ID}\n{OTHER_ID}"),
+    ],
+)
+def test_what_differs_is_found_to_differ(expected: str, printed: str) -> None:
+    assert not fits(expected, printed)
+
+
+def test_an_id_of_a_page_becomes_the_id_of_the_run_in_later_commands() -> None:
+    values = Values()
+    assert values.fit([ID], [REAL_ID])
+    assert values.fill(f"penstock cli ACKJOB {ID}") == f"penstock cli ACKJOB {REAL_ID}"
+
+
+def test_a_console_block_is_cut_into_commands_and_their_output() -> None:
+    steps = steps_of("$ one\n1\n2\n$ two\n")
+    assert [(step.command, step.expected) for step in steps] == [("one", ["1", "2"]), ("two", [])]

@@ -1,0 +1,52 @@
+"""What a job is after the journal was read back, where commands moved it about before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.harness import Desk, Seat
+
+
+@pytest.fixture
+def seat() -> Seat:
+    return Desk(appendonly=True).client()
+
+
+def state_after_reload(seat: Seat, job_id: bytes) -> bytes | None:
+    assert seat.call("DEBUG", "LOADAOF") == b"OK"
+    shown = seat.call("SHOW", job_id)
+    return None if shown is None else shown[5]
+
+
+@pytest.mark.parametrize("retry_s", [0, 100])
+def test_a_job_that_was_taken_out_of_its_queue_and_put_back_waits_there(seat: Seat, retry_s: int) -> None:
+    job_id = seat.call("ADDJOB", "q", "body", 0, "RETRY", retry_s)
+    seat.call("DEQUEUE", job_id)
+    seat.call("ENQUEUE", job_id)
+    assert state_after_reload(seat, job_id) == b"queued"
+    assert seat.call("GETJOB", "NOHANG", "FROM", "q") == [[b"q", job_id, b"body"]]
+
+
+@pytest.mark.parametrize("retry_s", [0, 100])
+@pytest.mark.parametrize("command", ["ENQUEUE", "NACK"])
+def test_a_job_that_was_released_before_its_delay_was_over_waits_in_its_queue(
+    seat: Seat, command: str, retry_s: int
+) -> None:
+    job_id = seat.call("ADDJOB", "q", "body", 0, "DELAY", 1000, "RETRY", retry_s)
+    seat.call(command, job_id)
+    assert state_after_reload(seat, job_id) == b"queued"
+
+
+@pytest.mark.parametrize("name", [b"100%", b"%b%s%(x)d", b"", b"\0\r\n"])
+def test_a_queue_of_any_name_comes_back(seat: Seat, name: bytes) -> None:
+    job_id = seat.call("ADDJOB", name, b"50%", 0)
+    assert state_after_reload(seat, job_id) == b"queued"
+    assert seat.call("GETJOB", "NOHANG", "FROM", name) == [[name, job_id, b"50%"]]
+
+
+def test_a_delivered_job_with_retry_0_does_not_come_back(seat: Seat) -> None:
+    job_id = seat.call("ADDJOB", "q", "body", 0, "RETRY", 0)
+    seat.call("GETJOB", "FROM", "q")
+    assert state_after_reload(seat, job_id) in (None, b"active")
+    assert seat.call("ENQUEUE", job_id) == 0
+    assert seat.call("GETJOB", "NOHANG", "FROM", "q") is None
