@@ -1,6 +1,6 @@
 # Each target is one script; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long lint format docs bench bench-broker lock clean
+.PHONY: help setup demo test quick test-long lint format docs native bench bench-broker lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ format: setup  ## put the code into the house's form
 
 docs:  ## write the pages of docs/reference that are made from the source
 	@scripts/docs
+
+native: setup  ## compile the hot modules (setup does it too, where there is a compiler)
+	@.venv/bin/python scripts/native
 
 bench: setup  ## every benchmark
 	@scripts/bench

@@ -83,9 +83,7 @@ def one_of(default: str, *others: str, settable: bool = True) -> Row:
     )
 
 
-def number(
-    default: int, lowest: int, highest: int, lowest_set: int | None = None, *, settable: bool = True
-) -> Row:
+def number(default: int, lowest: int, highest: int, lowest_set: int | None = None, *, settable: bool = True) -> Row:
     """A number that the file takes from lowest to highest, and CONFIG SET from lowest_set on."""
     least = lowest if lowest_set is None else lowest_set
     return Row(
@@ -225,11 +223,7 @@ def from_text(text: str) -> Config:
 
 
 def every(pick: Callable[[Row], Any]) -> list[Any]:
-    return [
-        pytest.param(name, item, id=f"{name}={item!r:.40}")
-        for name, row in ROWS.items()
-        for item in pick(row)
-    ]
+    return [pytest.param(name, item, id=f"{name}={item!r:.40}") for name, row in ROWS.items() for item in pick(row)]
 
 
 # One directive
@@ -285,9 +279,7 @@ def test_config_set_refuses_a_bad_value_and_stores_nothing(name: str, value: byt
     assert values(config) == before
 
 
-@pytest.mark.parametrize(
-    "name", [*(name for name, row in ROWS.items() if not row.set), "include", "x\udcff", ""]
-)
+@pytest.mark.parametrize("name", [*(name for name, row in ROWS.items() if not row.set), "include", "x\udcff", ""])
 def test_config_set_of_what_can_not_be_set_is_unsupported(name: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         config_set(Config(), os.fsencode(name), b"yes")
@@ -411,12 +403,8 @@ def test_a_pattern_of_redis(pattern: bytes, name: bytes, expected: bool) -> None
 
 
 # Where the two agree: no backslash, no ] or - or ! as the first of a class, every class closed.
-_classes = st.tuples(
-    st.sampled_from(["", "^"]), st.text("abc", min_size=1), st.sampled_from(["", "a-c", "b-d"])
-)
-_pieces = st.one_of(
-    st.sampled_from(["*", "?", "a", "b", "-", "]"]), _classes.map(lambda c: "[" + "".join(c) + "]")
-)
+_classes = st.tuples(st.sampled_from(["", "^"]), st.text("abc", min_size=1), st.sampled_from(["", "a-c", "b-d"]))
+_pieces = st.one_of(st.sampled_from(["*", "?", "a", "b", "-", "]"]), _classes.map(lambda c: "[" + "".join(c) + "]"))
 
 
 @given(st.lists(_pieces, max_size=8).map("".join), st.text("abcdAB-]", max_size=8))
@@ -442,9 +430,7 @@ def test_integers_are_plain_decimals(value: int) -> None:
     assert parse_integer(str(value)) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-", "+", "--1", "1_0", "1.0", " 1", "1\n", "\u0661", "9" * 5000, str(2**63)]
-)
+@pytest.mark.parametrize("text", ["", "-", "+", "--1", "1_0", "1.0", " 1", "1\n", "\u0661", "9" * 5000, str(2**63)])
 def test_other_integers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a whole number"):
         parse_integer(text)
@@ -469,9 +455,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
     assert parse_memory(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "k", "1t", "1kib", "-1", "+1", "1 k", "1.5m", "1k\n", str(2**63), "1\u212a"]
-)
+@pytest.mark.parametrize("text", ["", "k", "1t", "1kib", "-1", "+1", "1 k", "1.5m", "1k\n", str(2**63), "1\u212a"])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_memory(text)
@@ -610,9 +594,7 @@ def test_includes_that_multiply_are_refused(folder: Path) -> None:
 
 
 _names = st.sampled_from([*DIRECTIVES, "prot", "#", '"', ""])
-_lines = st.tuples(
-    _names, st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["1", "yes", "/", "normal"])))
-)
+_lines = st.tuples(_names, st.lists(st.one_of(st.text(max_size=6), st.sampled_from(["1", "yes", "/", "normal"]))))
 _random = st.lists(_lines.map(lambda line: " ".join([line[0], *line[1]])), max_size=5).map("\n".join)
 
 
@@ -689,9 +671,7 @@ def test_rewrite_always_writes_dir_and_in_full(folder: Path) -> None:
 
 
 def test_rewrite_leaves_only_the_first_of_two_lines(folder: Path) -> None:
-    assert (
-        rewritten(f"timeout 1\ndir {folder}\nTIMEOUT 2\nport 5\n", {}) == f"timeout 2\ndir {folder}\nport 5\n"
-    )
+    assert rewritten(f"timeout 1\ndir {folder}\nTIMEOUT 2\nport 5\n", {}) == f"timeout 2\ndir {folder}\nport 5\n"
 
 
 def test_rewrite_keeps_the_form_of_a_line_that_is_right_already(folder: Path) -> None:
@@ -701,10 +681,7 @@ def test_rewrite_keeps_the_form_of_a_line_that_is_right_already(folder: Path) ->
 
 
 def test_rewrite_sets_a_line_back_to_the_default(folder: Path) -> None:
-    assert (
-        rewritten(f"requirepass a\ndir {folder}\n", {b"requirepass": b""})
-        == f'requirepass ""\ndir {folder}\n'
-    )
+    assert rewritten(f"requirepass a\ndir {folder}\n", {b"requirepass": b""}) == f'requirepass ""\ndir {folder}\n'
 
 
 def test_rewrite_overrules_an_included_file_that_comes_later(folder: Path) -> None:
@@ -729,9 +706,7 @@ def test_rewrite_finds_relative_includes_after_the_server_has_changed_its_direct
 
 @pytest.mark.parametrize(("name", "value"), [(b"maxmemory", b"0"), (b"cluster-node-timeout", b"0")])
 @pytest.mark.parametrize("with_line", [True, False])
-def test_rewrite_refuses_to_write_a_file_that_would_not_load(
-    name: bytes, value: bytes, with_line: bool
-) -> None:
+def test_rewrite_refuses_to_write_a_file_that_would_not_load(name: bytes, value: bytes, with_line: bool) -> None:
     text = f"{name.decode()} 5\n" if with_line else ""
     with pytest.raises(ConfigError, match=rf"as it would be rewritten, line . *: '{name.decode()} 0'"):
         rewritten(text, {name: value})
@@ -771,9 +746,7 @@ def test_rewrite_keeps_mode_and_link(folder: Path) -> None:
     assert load("real.conf", []).timeout == 2
 
 
-def test_a_rewrite_that_fails_leaves_the_file_and_nothing_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewrite_that_fails_leaves_the_file_and_nothing_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -803,9 +776,7 @@ _good_sets = st.sampled_from(
     st.lists(st.one_of(_good_lines.filter(lambda line: not line.startswith("rename")), _comments)),
     st.lists(_good_sets).map(dict),
 )
-def test_what_rewrite_writes_loads_to_what_was_in_force(
-    lines: list[str], changes: dict[bytes, bytes]
-) -> None:
+def test_what_rewrite_writes_loads_to_what_was_in_force(lines: list[str], changes: dict[bytes, bytes]) -> None:
     text = "\n".join(lines)
     result = rewritten(text, changes)
     assert rewritten(result, {}) == result
@@ -823,9 +794,7 @@ def test_print_config_loads_and_says_nothing_but_defaults() -> None:
 
 def test_print_config_explains_every_directive_of_a_file_once() -> None:
     blocks = print_config().strip().split("\n\n")[1:]
-    explained = [
-        block.split("\n")[-1].lstrip("# ").split()[0] for block in blocks if not block.startswith("# ==")
-    ]
+    explained = [block.split("\n")[-1].lstrip("# ").split()[0] for block in blocks if not block.startswith("# ==")]
     assert explained == [row.name for row in DIRECTIVES.values() if Use.FILE in row.use]
     assert all(1 <= block.count("\n") <= 4 for block in blocks if not block.startswith("# =="))
 

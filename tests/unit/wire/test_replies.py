@@ -49,9 +49,7 @@ def test_nested_values_in_protocol_2() -> None:
 
 
 def test_nested_values_in_protocol_3() -> None:
-    assert encode_value(NESTED, 3) == (
-        b"*6\r\n:1\r\n$1\r\nb\r\n+s\r\n_\r\n*2\r\n$1\r\nx\r\n*0\r\n%1\r\n+k\r\n_\r\n"
-    )
+    assert encode_value(NESTED, 3) == (b"*6\r\n:1\r\n$1\r\nb\r\n+s\r\n_\r\n*2\r\n$1\r\nx\r\n*0\r\n%1\r\n+k\r\n_\r\n")
 
 
 def test_a_value_without_a_form_is_refused() -> None:

@@ -162,9 +162,7 @@ def test_requests_cut_anywhere_come_back(sent: list[list[bytes]], places: list[i
 
 
 @given(st.lists(st.tuples(st.booleans(), inline_requests, st.sampled_from([b"\n", b"\r\n"]))), cuts)
-def test_inline_requests_and_arrays_mix(
-    sent: list[tuple[bool, list[bytes], bytes]], places: list[int]
-) -> None:
+def test_inline_requests_and_arrays_mix(sent: list[tuple[bool, list[bytes], bytes]], places: list[int]) -> None:
     stream = b"".join(
         [
             b" ".join(map(quote_word, request)) + line_end if inline else encode_request(*request)
@@ -232,9 +230,7 @@ def test_a_request_of_many_arguments_is_read_whole() -> None:
 
 
 @both
-@pytest.mark.parametrize(
-    "announced", [b"*1048576\r\n$536870912\r\n", b"*1048576\r\n", b"*1\r\n$536870912\r\nabc"]
-)
+@pytest.mark.parametrize("announced", [b"*1048576\r\n$536870912\r\n", b"*1048576\r\n", b"*1\r\n$536870912\r\nabc"])
 def test_what_is_only_announced_costs_nothing(make: Callable[[], Parser], announced: bytes) -> None:
     parsers = [make() for _ in range(200)]
     tracemalloc.start()
@@ -276,9 +272,7 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 @pytest.mark.parametrize(
     "before", [b"", PING, PING[:9], b"*2\r\n$1\r\na\r\n", b"*1\r\n$1\r\naXX", b"x" * 20000 + b"\n"]
 )
-@pytest.mark.parametrize(
-    "header", [b"*2000000000\r\n", b"*10000\r\n", b"~100000000\r\n", b">10000000\r\n", b"|1\r\n"]
-)
+@pytest.mark.parametrize("header", [b"*2000000000\r\n", b"*10000\r\n", b"~100000000\r\n", b">10000000\r\n", b"|1\r\n"])
 def test_hiredis_never_sees_a_large_count(fed: list[bytes], before: bytes, header: bytes) -> None:
     reader = RequestReader()
     if before == PING[:9]:

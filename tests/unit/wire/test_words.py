@@ -31,9 +31,7 @@ def test_a_line_gives_its_words(line: bytes, words: list[bytes]) -> None:
     assert split_words(line) == words
 
 
-@pytest.mark.parametrize(
-    "line", [b'"a', b"'a", b'"a"b', b"'a'b", b"\"a\"'b'", b'"a\\"', rb"'a\\'", b'"a\\', b'a"']
-)
+@pytest.mark.parametrize("line", [b'"a', b"'a", b'"a"b', b"'a'b", b"\"a\"'b'", b'"a\\"', rb"'a\\'", b'"a\\', b'a"'])
 def test_quotes_that_do_not_end_a_word_are_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="unbalanced quotes"):
         split_words(line)
