@@ -84,8 +84,8 @@ def test_requests_of_a_client_that_does_not_read_are_not_taken_without_end(
 ) -> None:
     node.call("PING")
     before = resident_bytes(node)
-    sent = send_until_it_stalls(never_reads, b"PING\r\n" * 50_000, times=60)
-    assert sent < 15 * MEGABYTE
+    sent = send_until_it_stalls(never_reads, b"PING\r\n" * 50_000, times=200)
+    assert sent < 40 * MEGABYTE  # what the kernel buffers on both ends, and a little of ours
     assert resident_bytes(node) - before < 60 * MEGABYTE
     assert node.call("PING") == b"PONG"
 
