@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink
 from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
@@ -35,16 +35,16 @@ from penstock.wire.words import quote_word
 
 log = logging.getLogger("penstock")
 
-ARGUMENTS_ANY = 1 << 62
-CLIENTS_A_CRON = 200  # clients looked at in one cron run
-CLIENT_BYTES = 3600  # a connection with its parser, buffers aside: measured with 10,000 of them
-REPLY_BYTES_HIGH = 1 << 20  # a client that owes us the reading of more has to wait with its next command
-MONITOR_BYTES_MAX = 32 << 20  # a monitor that reads no faster than this is closed: it doesn't ask for what it gets
-NO_AUTH = b"-NOAUTH Authentication required.\r\n"
-OUT_OF_MEMORY = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
-IS_LOADING = b"-LOADING Disque is loading the dataset in memory\r\n"
+ARGUMENTS_ANY: Final = 1 << 62
+CLIENTS_A_CRON: Final = 200  # clients looked at in one cron run
+CLIENT_BYTES: Final = 3600  # a connection with its parser, buffers aside: measured with 10,000 of them
+REPLY_BYTES_HIGH: Final = 1 << 20  # a client that owes us the reading of more has to wait with its next command
+MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more to read is closed: it doesn't ask for what it gets
+NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
+OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+IS_LOADING: Final = b"-LOADING Disque is loading the dataset in memory\r\n"
 # What a stranger on another machine is told in protected mode.
-PROTECTED = (
+PROTECTED: Final = (
     b"-DENIED this node runs in protected mode: it has no password, so it answers only clients on its own machine. "
     b"To use it from elsewhere, set a password (CONFIG SET requirepass), or bind it to loopback, or turn protected "
     b"mode off with CONFIG SET protected-mode no\r\n"

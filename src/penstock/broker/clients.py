@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.broker.core.blocking import Waiter
 from penstock.wire.replies import NULL3, NULL_ARRAY, NULL_BULK
 
-REPLY_ON, REPLY_OFF, REPLY_SKIP, REPLY_SKIP_NEXT = range(4)
+REPLY_ON: Final = 0
+REPLY_OFF: Final = 1
+REPLY_SKIP: Final = 2
+REPLY_SKIP_NEXT: Final = 3
 
 
 class Sink(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from ipaddress import ip_address
+from typing import Final
 
 from penstock.broker.broker import PROTECTED, Broker
 from penstock.broker.clients import Client
@@ -18,9 +19,9 @@ from penstock.wire.requests import RequestReader
 
 log = logging.getLogger("penstock")
 
-AHEAD_BYTES_MAX = 1 << 20  # what a blocked client may send ahead before we stop reading from it
-REQUEST_BYTES_MAX = 1 << 30  # of one request before it is complete: the original's limit of a query buffer
-TOO_MANY = b"-ERR max number of clients reached\r\n"
+AHEAD_BYTES_MAX: Final = 1 << 20  # what a blocked client may send ahead before we stop reading from it
+REQUEST_BYTES_MAX: Final = 1 << 30  # of one request before it is complete: the original's limit of a query buffer
+TOO_MANY: Final = b"-ERR max number of clients reached\r\n"
 
 
 class Connection:

@@ -28,6 +28,7 @@ and the new files alike, in order, so a page may be written before or after a ch
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
@@ -35,16 +36,18 @@ from penstock.broker.disk import Disk, File
 from penstock.wire.record import JobRecord, encode_record
 
 # state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token
-STATE = struct.Struct("<BBHHQQ")
-STATE_SUFFIX = ".state"
-REWRITE_PREFIX = "temp-rewrite-"
-SYNC_MS = 1000  # appendfsync everysec
-RETRY_MS = 1000  # a failed write is tried again after this
-REWRITE_JOBS = 256  # written in one step: about a millisecond
-REWRITE_SYNC_BYTES = 32 << 20  # the new file is synced in pieces, so that the last sync is short
+STATE: Final = struct.Struct("<BBHHQQ")
+STATE_SUFFIX: Final = ".state"
+REWRITE_PREFIX: Final = "temp-rewrite-"
+SYNC_MS: Final = 1000  # appendfsync everysec
+RETRY_MS: Final = 1000  # a failed write is tried again after this
+REWRITE_JOBS: Final = 256  # written in one step: about a millisecond
+REWRITE_SYNC_BYTES: Final = 32 << 20  # the new file is synced in pieces, so that the last sync is short
 
-ALWAYS, EVERYSEC, NO = "always", "everysec", "no"
-OFF = b"off"
+ALWAYS: Final = "always"
+EVERYSEC: Final = "everysec"
+NO: Final = "no"
+OFF: Final = b"off"
 
 
 def _command(*words: bytes) -> bytes:

@@ -17,20 +17,20 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 log = logging.getLogger("penstock")
 
-READ_BYTES = 16 * 1024  # enough for a pipeline of hundreds of requests; larger buffers cost a page fault each
-READ_BYTES_MAX = 1 << 20  # for a client that fills its reads: a large body is on its way
-EVENTS_A_ROUND = 512  # then replies leave, and others have their turn
-ACCEPTS_A_ROUND = 64
-UNSENT_BYTES_HIGH = 1 << 20  # from here on the handler is told to stop
-HANDSHAKE_SECONDS = 10.0
-LINGER_SECONDS = 1.0  # how long a peer may take to notice that we have closed
+READ_BYTES: Final = 16 * 1024  # enough for a pipeline of hundreds of requests; larger buffers cost a page fault each
+READ_BYTES_MAX: Final = 1 << 20  # for a client that fills its reads: a large body is on its way
+EVENTS_A_ROUND: Final = 512  # then replies leave, and others have their turn
+ACCEPTS_A_ROUND: Final = 64
+UNSENT_BYTES_HIGH: Final = 1 << 20  # from here on the handler is told to stop
+HANDSHAKE_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 1.0  # how long a peer may take to notice that we have closed
 
-_GONE = select.EPOLLHUP | select.EPOLLERR
-_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_GONE: Final = select.EPOLLHUP | select.EPOLLERR
+_AGAIN: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Handler(Protocol):

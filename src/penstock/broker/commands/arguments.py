@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from penstock.broker.core.refusals import Refused
 
-_INTEGER = re.compile(rb"[+-]?[0-9]+")
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-UINT64 = 2**64
-SYNTAX_ERROR = ("ERR", "syntax error")
-NOT_A_NUMBER = ("ERR", "value is not an integer or out of range")
-BAD_TIMEOUT = ("ERR", "timeout is not an integer or out of range")
-NEGATIVE_TIMEOUT = ("ERR", "timeout is negative")
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+UINT64: Final = 2**64
+SYNTAX_ERROR: Final = ("ERR", "syntax error")
+NOT_A_NUMBER: Final = ("ERR", "value is not an integer or out of range")
+BAD_TIMEOUT: Final = ("ERR", "timeout is not an integer or out of range")
+NEGATIVE_TIMEOUT: Final = ("ERR", "timeout is negative")
 
 
 def to_integer(text: bytes) -> int | None:

@@ -6,7 +6,7 @@ The first three are the hot path. Options are parsed once and remembered by thei
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, timeout_argument, to_integer
@@ -26,15 +26,16 @@ from penstock.wire.replies import error
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-UINT16_MAX, UINT32_MAX = 2**16 - 1, 2**32 - 1
-TTL_S_MAX = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit unix time of the stored form
-TERMS_KEPT_MAX = 1024  # parsed option lists kept; clients use a handful
-TERMS_BYTES_MAX = 256  # longer ones aren't kept: behind a NUL a number may have half a gigabyte
-RUN_MAX = 100  # requests of a pipeline that are run as one: enough to share the cost, few enough to check memory
-BAD_ID = ("BADID", "Invalid Job ID format.")
+UINT16_MAX: Final = 2**16 - 1
+UINT32_MAX: Final = 2**32 - 1
+TTL_S_MAX: Final = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit unix time of the stored form
+TERMS_KEPT_MAX: Final = 1024  # parsed option lists kept; clients use a handful
+TERMS_BYTES_MAX: Final = 256  # longer ones aren't kept: behind a NUL a number may have half a gigabyte
+RUN_MAX: Final = 100  # requests of a pipeline that are run as one: enough to share the cost, few enough to check memory
+BAD_ID: Final = ("BADID", "Invalid Job ID format.")
 
 # Option -> (attribute, least, most, what to say otherwise)
-ADD_NUMBERS = {
+ADD_NUMBERS: Final = {
     b"REPLICATE": ("replicate", 1, UINT16_MAX, "REPLICATE must be between 1 and 65535"),
     b"TTL": ("ttl_s", 1, None, "TTL must be a number > 0"),
     b"RETRY": ("retry_s", 0, UINT32_MAX, "RETRY time must be a non negative number"),

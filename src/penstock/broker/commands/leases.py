@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, to_integer
@@ -16,7 +16,7 @@ from penstock.broker.core.tokens import CLAIM_JOBS_MAX, CLAIM_KEY_BYTES_MAX, LEA
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-BAD_TOKEN = ("ERR", "each id must be followed by the token of its lease")
+BAD_TOKEN: Final = ("ERR", "each id must be followed by the token of its lease")
 
 
 def _pairs(words: list[bytes]) -> list[tuple[bytes, int]]:

@@ -7,14 +7,16 @@ intervals. Nodes that the cluster has forgotten are not waited for.
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.broker.core.jobs import ACKED, QUEUED, Holders, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import end_lease
 
-COLLECT_MS = 1000
-COLLECT_MS_MAX = 180_000
-COLLECT_TRIES_MAX = 10  # the exponent stops growing here; the interval is capped long before
+COLLECT_MS: Final = 1000
+COLLECT_MS_MAX: Final = 180_000
+COLLECT_TRIES_MAX: Final = 10  # the exponent stops growing here; the interval is capped long before
 
 
 def ack(node: Node, job: Job) -> bool:

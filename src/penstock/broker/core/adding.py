@@ -7,6 +7,8 @@ changes.
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.broker.core import refusals
 from penstock.broker.core.ids import id_suffix
 from penstock.broker.core.jobs import (
@@ -25,9 +27,9 @@ from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.registry import PAGE_MASK
 
-REPLICATE_DEFAULT = 3
-TTL_DEFAULT_S = 86400
-RETRY_DEFAULT_S = 300  # or a tenth of the time to live, where that is less
+REPLICATE_DEFAULT: Final = 3
+TTL_DEFAULT_S: Final = 86400
+RETRY_DEFAULT_S: Final = 300  # or a tenth of the time to live, where that is less
 
 
 class Terms:

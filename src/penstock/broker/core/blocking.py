@@ -6,7 +6,7 @@ calls `serve_ready` after each command, so that nobody waits for a turn of the e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core import refusals
 from penstock.broker.core.delivery import fetch, wake
@@ -14,25 +14,26 @@ from penstock.broker.core.eviction import IDLE_MS, is_idle
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
+from penstock.broker.core.timers import Timed
 
 if TYPE_CHECKING:
     from penstock.broker.core.node import Node
 
-WAKES_MAX = 1000  # timers handled in one go: a few milliseconds, then clients have their turn
+WAKES_MAX: Final = 1000  # timers handled in one go: a few milliseconds, then clients have their turn
 
 
-class Waiter:
+class Waiter(Timed):
     """One client that waits: on which queues, until when, and how it wants its job."""
 
-    __slots__ = ("client", "counters", "lease_ms", "queues", "since_ms", "wake_at")
+    __slots__ = ("client", "counters", "lease_ms", "queues", "since_ms")
 
     def __init__(self, client: object, counters: bool, lease_ms: int, since_ms: int) -> None:
+        super().__init__(0)
         self.client = client
         self.counters = counters
         self.lease_ms = lease_ms
         self.since_ms = since_ms
         self.queues: tuple[Queue, ...] = ()
-        self.wake_at = 0
 
 
 def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int) -> list[Job]:

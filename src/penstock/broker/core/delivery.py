@@ -6,6 +6,8 @@ A job with retry 0 is delivered at most once: its fetch is written down as its r
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.broker.core import refusals
 from penstock.broker.core.acks import collect
 from penstock.broker.core.jobs import (
@@ -24,7 +26,7 @@ from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import end_lease
 
-WARN_MS = 500  # other holders hear of a requeue this long before it
+WARN_MS: Final = 500  # other holders hear of a requeue this long before it
 
 
 def schedule(node: Node, job: Job) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.broker.core.jobs import ACKED, DELIVERED, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import Queue
 from penstock.broker.core.removal import remove
 
-LOOKS_IN_VAIN_MAX = 256  # jobs looked at in a row without finding one to evict, before a command gives up
-IDLE_MS = (300_000, 10_000, 2_000)  # a queue without traffic is forgotten after this, by memory level
-SAMPLE_QUEUES = 20  # idle queues are looked for in samples of this size
+LOOKS_IN_VAIN_MAX: Final = 256  # jobs looked at in a row without finding one to evict, before a command gives up
+IDLE_MS: Final = (300_000, 10_000, 2_000)  # a queue without traffic is forgotten after this, by memory level
+SAMPLE_QUEUES: Final = 20  # idle queues are looked for in samples of this size
 
 
 def make_room(node: Node) -> bool:

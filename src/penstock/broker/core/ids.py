@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
+from typing import Final
 
-ID_BYTES = 40
-BLOCK_IDS = 4096
-RANDOM_BYTES = 18  # 144 bits
-ID_CHARACTERS = 24  # the same in base64
-MINUTES_MAX = 0xFFFF
+ID_BYTES: Final = 40
+BLOCK_IDS: Final = 4096
+RANDOM_BYTES: Final = 18  # 144 bits
+ID_CHARACTERS: Final = 24  # the same in base64
+MINUTES_MAX: Final = 0xFFFF
 
 Entropy = Callable[[int], bytes]
 

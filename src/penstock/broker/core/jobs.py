@@ -13,23 +13,29 @@ gone         no longer registered; somebody may still look at it   -
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.broker.core.timers import Timed
 
 if TYPE_CHECKING:
     from penstock.broker.core.tokens import Claim
 
-WAIT_REPL, ACTIVE, QUEUED, ACKED, GONE = range(5)
-STATE_NAMES = (b"wait-repl", b"active", b"queued", b"acked")
+WAIT_REPL: Final = 0
+ACTIVE: Final = 1
+QUEUED: Final = 2
+ACKED: Final = 3
+GONE: Final = 4
+STATE_NAMES: Final = (b"wait-repl", b"active", b"queued", b"acked")
 
 # Flags that travel and are stored with a job.
-BCAST_QUEUED = 1  # the next enqueue must be told to the other holders, and counts as a delivery
-BCAST_WILLQUEUE = 2  # warn the other holders half a second before the requeue
-DELIVERED = 4  # fetched at least once here
-STORED_FLAGS = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
+BCAST_QUEUED: Final = 1  # the next enqueue must be told to the other holders, and counts as a delivery
+BCAST_WILLQUEUE: Final = 2  # warn the other holders half a second before the requeue
+DELIVERED: Final = 4  # fetched at least once here
+STORED_FLAGS: Final = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
 # Flags of this process alone.
-LISTED = 8  # an entry of its queue's order still points here, valid or not
+LISTED: Final = 8  # an entry of its queue's order still points here, valid or not
 
-COUNTER_MASK = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk
+COUNTER_MASK: Final = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk
 
 
 class Rules(NamedTuple):
@@ -57,7 +63,7 @@ class Holders:
         self.gc_tries = 0
 
 
-class Job:
+class Job(Timed):
     """One job as this node knows it. Times are monotonic milliseconds of this process; 0 means never."""
 
     __slots__ = (
@@ -75,7 +81,6 @@ class Job:
         "rules",
         "state",
         "token",
-        "wake_at",
     )
 
     def __init__(
@@ -102,7 +107,7 @@ class Job:
         self.state = state
         self.flags = flags
         self.requeue_at = requeue_at
-        self.wake_at = wake_at
+        self.wake_at = wake_at  # set here and not by Timed, whose call would cost more than the store
         self.nacks = 0
         self.deliveries = 0
         self.token = 0  # of the lease it is out with; 0 = fetched without one
@@ -112,4 +117,4 @@ class Job:
 # What a job takes in this process beside its body: the record, its id, the header of its body, its stamps, and its
 # places in registry, queue order and timers. The compiled record keeps its numbers in place, the plain one as objects.
 # Measured by tests/system/test_memory.py, which fails when the process grows by 25 % more or less than this says.
-JOB_BYTES = 345 if hasattr(Job, "__mypyc_attrs__") else 420
+JOB_BYTES: Final = 345 if hasattr(Job, "__mypyc_attrs__") else 420

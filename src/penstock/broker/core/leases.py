@@ -5,6 +5,8 @@ Each answer is one of the words below, so that a batch tells for each of its job
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.broker.core.acks import ack
 from penstock.broker.core.blocking import fetch_many
 from penstock.broker.core.delivery import nack_after, schedule
@@ -12,7 +14,9 @@ from penstock.broker.core.jobs import Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.tokens import holds, join_claim
 
-DONE, STALE, UNKNOWN = "OK", "STALE", "NOJOB"
+DONE: Final = "OK"
+STALE: Final = "STALE"
+UNKNOWN: Final = "NOJOB"
 
 
 def ack_lease(node: Node, job_id: bytes, token: int) -> str:

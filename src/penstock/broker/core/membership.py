@@ -6,11 +6,18 @@ Text form, used by CLUSTER NODES and nodes.conf alike, one line a node:
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.errors import ConfigError
 
-MYSELF, PFAIL, FAIL, HANDSHAKE, NOADDR, LEAVING = 4, 1, 2, 8, 16, 128
+MYSELF: Final = 4
+PFAIL: Final = 1
+FAIL: Final = 2
+HANDSHAKE: Final = 8
+NOADDR: Final = 16
+LEAVING: Final = 128
 # In the order in which the text form lists them.
-FLAG_NAMES = (
+FLAG_NAMES: Final = (
     (MYSELF, "myself"),
     (PFAIL, "fail?"),
     (FAIL, "fail"),
@@ -18,12 +25,15 @@ FLAG_NAMES = (
     (NOADDR, "noaddr"),
     (LEAVING, "leaving"),
 )
-NODE_ID_BYTES = 40
-BUS_PORT_OFFSET = 10_000
-PORT_MAX = 65_535 - BUS_PORT_OFFSET
-HANDSHAKE_MS_MIN = 1000
-BLACKLIST_MS = 60_000  # a forgotten node isn't taken back by gossip for this long
-HELLO_PRIORITY, HELLO_NO_LINK, HELLO_PFAIL, HELLO_GONE = 1, 5, 10, 100
+NODE_ID_BYTES: Final = 40
+BUS_PORT_OFFSET: Final = 10_000
+PORT_MAX: Final = 65_535 - BUS_PORT_OFFSET
+HANDSHAKE_MS_MIN: Final = 1000
+BLACKLIST_MS: Final = 60_000  # a forgotten node isn't taken back by gossip for this long
+HELLO_PRIORITY: Final = 1
+HELLO_NO_LINK: Final = 5
+HELLO_PFAIL: Final = 10
+HELLO_GONE: Final = 100
 
 
 class Peer:

@@ -10,10 +10,13 @@ retry 0); if that isn't enough, commands that need memory are refused.
 
 from __future__ import annotations
 
-MAXMEMORY_DEFAULT = 1 << 30
-WARN_PERCENT, FULL_PERCENT = 75, 95
+from typing import Final
+
+MAXMEMORY_DEFAULT: Final = 1 << 30
+WARN_PERCENT: Final = 75
+FULL_PERCENT: Final = 95
 # An empty node: its tables and caches. Small on purpose, see above.
-BASE_BYTES = 100_000
+BASE_BYTES: Final = 100_000
 
 
 class Memory:

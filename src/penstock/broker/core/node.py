@@ -8,7 +8,7 @@ its two ports.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.core.ids import Entropy, IdSource
 from penstock.broker.core.jobs import Holders, Job
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from penstock.broker.core.refusals import Refused
     from penstock.broker.core.tokens import Claim
 
-JITTER_MS = 250  # requeue times are spread by this, so that holders of a job don't requeue it all at once
-JITTERS = 1024  # how many different ones are prepared: a call for randomness a job would cost too much
-NS_PER_MS = 1_000_000
+JITTER_MS: Final = 250  # requeue times are spread by this, so that holders of a job don't requeue it all at once
+JITTERS: Final = 1024  # how many different ones are prepared: a call for randomness a job would cost too much
+NS_PER_MS: Final = 1_000_000
 
 
 class Port(Protocol):

@@ -15,18 +15,19 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, merge, nlargest, nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, LISTED, QUEUED, Job
 
 if TYPE_CHECKING:
     from penstock.broker.core.blocking import Waiter
 
-PAUSED_IN, PAUSED_OUT = 1, 2
-PAUSE_NAMES = (b"none", b"in", b"out", b"all")
+PAUSED_IN: Final = 1
+PAUSED_OUT: Final = 2
+PAUSE_NAMES: Final = (b"none", b"in", b"out", b"all")
 # A queue object with its dict entries, deque and heap; a deque alone takes 600 bytes.
-QUEUE_BYTES = 1200
-STALE_MIN = 64  # stale entries a queue may hold before a rebuild is worth looking at
+QUEUE_BYTES: Final = 1200
+STALE_MIN: Final = 64  # stale entries a queue may hold before a rebuild is worth looking at
 
 _Late = tuple[int, bytes, Job]
 

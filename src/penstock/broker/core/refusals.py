@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.errors import PenstockError
 
 
@@ -14,27 +16,27 @@ class Refused(PenstockError):
         self.text = text
 
 
-_NODES = "Not enough reachable nodes for the requested replication level"
-_UNABLE = f"{_NODES}, since I'm unable to hold a copy of the message for the following reason: "
+_NODES: Final = "Not enough reachable nodes for the requested replication level"
+_UNABLE: Final = f"{_NODES}, since I'm unable to hold a copy of the message for the following reason: "
 
-NOT_ENOUGH_NODES = ("NOREPL", _NODES)
-LEAVING_AND_ONE_SHORT = ("NOREPL", _UNABLE + "I'm leaving the cluster")
-FULL_AND_ONE_SHORT = ("NOREPL", _UNABLE + "I'm out of memory")
-JOB_REMOVED = ("NOREPL", "job removed (expired?) before the requested replication level was achieved")
+NOT_ENOUGH_NODES: Final = ("NOREPL", _NODES)
+LEAVING_AND_ONE_SHORT: Final = ("NOREPL", _UNABLE + "I'm leaving the cluster")
+FULL_AND_ONE_SHORT: Final = ("NOREPL", _UNABLE + "I'm out of memory")
+JOB_REMOVED: Final = ("NOREPL", "job removed (expired?) before the requested replication level was achieved")
 # The two blanks are the original's.
-RETRY_0_REPLICATED = (
+RETRY_0_REPLICATED: Final = (
     "ERR",
     "With RETRY set to 0 please explicitly set  REPLICATE to 1 (at-most-once delivery)",
 )
-DELAY_BEYOND_TTL = (
+DELAY_BEYOND_TTL: Final = (
     "ERR",
     "The specified DELAY is greater than TTL. Job refused since would never be delivered",
 )
-QUEUE_TOO_LONG = ("MAXLEN", "Queue is already longer than the specified MAXLEN count")
-QUEUE_PAUSED = ("PAUSED", "Queue paused in input, try later")
-NODE_LEAVING = ("LEAVING", "This node is leaving the cluster, please connect to a different one")
-NO_JOB = ("NOJOB", "Job not known in the context of this node.")
-TOO_LATE = (
+QUEUE_TOO_LONG: Final = ("MAXLEN", "Queue is already longer than the specified MAXLEN count")
+QUEUE_PAUSED: Final = ("PAUSED", "Queue paused in input, try later")
+NODE_LEAVING: Final = ("LEAVING", "This node is leaving the cluster, please connect to a different one")
+NO_JOB: Final = ("NOJOB", "Job not known in the context of this node.")
+TOO_LATE: Final = (
     "TOOLATE",
     "Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.",
 )

@@ -12,12 +12,15 @@ still ahead of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.queues import Queue
 
-PAGES_A_ROW, PAGE_MASK = 16, 15  # with 64 different characters in front: 1,024 pages are used
-PAGES_PER_COUNT = 10  # a scan call looks at ten times as many pages as it wants elements, at most
+# with 64 different characters in front: 1,024 pages are used
+PAGES_A_ROW: Final = 16
+PAGE_MASK: Final = 15
+PAGES_PER_COUNT: Final = 10  # a scan call looks at ten times as many pages as it wants elements, at most
 
 JobTest = Callable[[Job], bool]
 QueueTest = Callable[[Queue], bool]

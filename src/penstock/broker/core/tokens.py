@@ -10,17 +10,17 @@ fresh lease, also after the client died or the node restarted, until they are ac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core.jobs import ACTIVE, Job
 
 if TYPE_CHECKING:
     from penstock.broker.core.node import Node
 
-LEASE_MS_DEFAULT = 120_000  # of a claim that names none
-LEASE_MS_MAX = 7 * 86_400_000  # a lease is there to end: a week is far beyond any job
-CLAIM_JOBS_MAX = 100_000  # one reply must stay in the tens of megabytes
-CLAIM_KEY_BYTES_MAX = 512
+LEASE_MS_DEFAULT: Final = 120_000  # of a claim that names none
+LEASE_MS_MAX: Final = 7 * 86_400_000  # a lease is there to end: a week is far beyond any job
+CLAIM_JOBS_MAX: Final = 100_000  # one reply must stay in the tens of megabytes
+CLAIM_KEY_BYTES_MAX: Final = 512
 
 
 class Claim:
