@@ -105,6 +105,15 @@ class Journal:
         """Note the end of a job."""
         self._jobs.append(b"*2\r\n$6\r\nDELJOB\r\n$40\r\n%b\r\n" % job_id)
 
+    def delivered(self, jobs: list[Job]) -> None:
+        """Note that jobs go out to a client."""
+        wall_offset_ms = self.node.wall_offset_ms
+        for job in jobs:
+            if job.rules.retry_s:
+                self._states.append(_state_command(job, wall_offset_ms))
+            else:
+                self.removed(job.id)
+
     def changed(self, job: Job) -> None:
         """Note where a job is now."""
         self._states.append(_state_command(job, self.node.wall_offset_ms))

@@ -94,19 +94,14 @@ def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0) -> list[Job]:
     if jobs:
         queue.accessed_ms = node.now_ms
         queue.jobs_out += len(jobs)
-    journal = node.journal
-    if lease_ms or journal is not None:
+    if lease_ms:
         for job in jobs:
-            if lease_ms:
-                job.token = node.new_token()
-                if job.rules.retry_s:
-                    job.requeue_at = node.now_ms + lease_ms
-                    schedule(node, job)
-            if journal is not None:
-                if job.rules.retry_s:
-                    journal.changed(job)
-                else:
-                    journal.removed(job.id)
+            job.token = node.new_token()
+            if job.rules.retry_s:
+                job.requeue_at = node.now_ms + lease_ms
+                schedule(node, job)
+    if node.journal is not None:
+        node.journal.delivered(jobs)
     return jobs
 
 

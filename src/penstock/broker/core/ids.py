@@ -3,8 +3,9 @@
 The last field carries the time to live in minutes, made odd for jobs that are retried and even for jobs that are
 delivered at most once, so that a node which doesn't know a job can still tell how to treat its acknowledgement.
 
-Ids are cut from one block of random text made for 4,096 jobs at a time: a call for entropy a job would cost more than
-the rest of the add.
+Ids are cut from blocks of random text, made for 256 jobs at a time: a call for entropy a job would cost more than the
+rest of the add. The first two random characters are the same for a block. They choose the page of the job table, so
+jobs that are added together stand together there, which saves a cache miss each; the other 22 characters have 132 bits.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Callable
 from typing import Final
 
 ID_BYTES: Final = 40
-BLOCK_IDS: Final = 4096
-RANDOM_BYTES: Final = 18  # 144 bits
-ID_CHARACTERS: Final = 24  # the same in base64
+SHARED_CHARACTERS: Final = 2
+OWN_CHARACTERS: Final = 22
+BLOCK_IDS: Final = 256
+BLOCK_BYTES: Final = (SHARED_CHARACTERS + OWN_CHARACTERS * BLOCK_IDS) * 3 // 4 + 3  # three bytes are four characters
 MINUTES_MAX: Final = 0xFFFF
 
 Entropy = Callable[[int], bytes]
@@ -45,23 +47,29 @@ def ttl_from_id(job_id: bytes) -> tuple[int, bool]:
 class IdSource:
     """Makes the ids of one node."""
 
-    __slots__ = ("_at", "_block", "_entropy", "_prefix")
+    __slots__ = ("_at", "_block", "_entropy", "_prefix", "_stem")
 
     def __init__(self, node_id: bytes, entropy: Entropy) -> None:
         self._entropy = entropy
         self._prefix = b"D-" + node_id[:8] + b"-"
+        self._stem = b""  # the prefix and what all ids of this block begin with
         self._block = b""
         self._at = 0
 
     def new(self, suffix: bytes, count: int) -> list[bytes]:
         """Make the next ids."""
-        at, prefix = self._at, self._prefix
-        end = at + ID_CHARACTERS * count
-        if end > len(self._block):
-            self._block = b64encode(self._entropy(RANDOM_BYTES * max(BLOCK_IDS, count)))
-            at, end = 0, ID_CHARACTERS * count
-        self._at = end
-        block = self._block
-        if count == 1:
-            return [prefix + block[at:end] + suffix]
-        return [prefix + block[i : i + ID_CHARACTERS] + suffix for i in range(at, end, ID_CHARACTERS)]
+        ids: list[bytes] = []
+        while len(ids) < count:
+            if self._at == len(self._block):
+                self._renew()
+            at, block, stem = self._at, self._block, self._stem
+            end = min(at + OWN_CHARACTERS * (count - len(ids)), len(block))
+            ids += [stem + block[i : i + OWN_CHARACTERS] + suffix for i in range(at, end, OWN_CHARACTERS)]
+            self._at = end
+        return ids
+
+    def _renew(self) -> None:
+        text = b64encode(self._entropy(BLOCK_BYTES))
+        self._stem = self._prefix + text[:SHARED_CHARACTERS]
+        self._block = text[SHARED_CHARACTERS : SHARED_CHARACTERS + OWN_CHARACTERS * BLOCK_IDS]
+        self._at = 0

@@ -44,6 +44,9 @@ class JournalPort(Protocol):
     def removed(self, job_id: bytes) -> None:
         """Note that a job must not come back."""
 
+    def delivered(self, jobs: list[Job]) -> None:
+        """Note that jobs go out to a client; those of retry 0 must not come back."""
+
     def changed(self, job: Job) -> None:
         """Note a job's state, counters, requeue time and lease."""
 
