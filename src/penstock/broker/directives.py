@@ -232,8 +232,12 @@ class OutputLimit(Kind):
     """class, hard limit, soft limit, seconds. Disque has one class of clients, `normal`."""
 
     words_min = words_max = 4
+    unused = (b"slave", b"pubsub")  # early config files of Disque still name them, as Redis' do
 
     def from_file(self, words: list[bytes], current: Any) -> tuple[int, int, int]:
+        if words[0].lower() in self.unused:
+            hard, soft, seconds = current
+            return hard, soft, seconds
         if words[0].lower() != b"normal":
             raise ValueError(f"{shown(words[0])} is not a class of clients: the only one is normal")
         hard, soft = (parse_memory(os.fsdecode(word)) for word in words[1:3])
@@ -244,6 +248,8 @@ class OutputLimit(Kind):
         if not words or len(words) % 4:
             raise ValueError(f"{shown(value)} is not of the form: normal hard soft seconds")
         # A class may be named more than once: the last one counts, but each must be right.
+        if any(words[at].lower() in self.unused for at in range(0, len(words), 4)):
+            raise ValueError(f"{shown(value)} names a class of clients that there isn't: the only one is normal")
         return [self.from_file(words[at : at + 4], current) for at in range(0, len(words), 4)][-1]
 
     def show(self, value: tuple[int, int, int]) -> bytes:
@@ -309,7 +315,7 @@ _yes_no, _path, _count = YesNo(), Path(), Number()
 SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     ("Network", (
         Directive("port", Number(0, CLIENT_PORT_MAX), 7711, _GET,
-            "TCP port for clients; 0 takes none. The cluster bus listens on this port + 10000."),
+            "TCP port for clients; 0 takes none. This port + 10000 is kept free for the cluster bus."),
         Directive("bind", Addresses(), (), _GET,
             'Addresses to listen on, up to 16; "" means every interface. The first one is also the address '
             "that connections to other nodes come from."),

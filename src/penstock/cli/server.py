@@ -24,8 +24,8 @@ Begin a configuration file of your own:
   penstock server --print-config > penstock.conf
   penstock server penstock.conf --loglevel verbose
 
-Two nodes become a cluster when one is told of the other, on any of them:
-  penstock cli -p 7711 CLUSTER MEET 127.0.0.1 7712
+Then talk to it:
+  penstock cli -p 7711 ADDJOB mail hello 0
 
 Clients use --port; nodes talk to each other on that port + 10000. Exit code 1: the node could not start.
 """

@@ -985,3 +985,13 @@ def test_a_change_of_the_cluster_holds_even_if_it_cannot_be_saved() -> None:
     seat = desk.client()
     assert seat.raw("CLUSTER", "LEAVING", "yes") == OK
     assert seat.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
+
+
+def test_handshakes_that_nobody_answers_do_not_pile_up_without_end() -> None:
+    desk = Desk()
+    seat = desk.client()
+    replies = [seat.raw("CLUSTER", "MEET", f"10.0.{number // 250}.{number % 250 + 1}", 7711) for number in range(1001)]
+    assert replies[:-1] == [OK] * 1000
+    assert replies[-1] == b"-ERR too many handshakes under way, try later\r\n"
+    desk.advance(60)
+    assert seat.raw("CLUSTER", "MEET", "10.0.9.9", 7711) == OK

@@ -118,7 +118,7 @@ ROWS = {
         (0, 0, 0),
         b"normal 0 0 0",
         {"normal 1mb 1k 60": (2**20, 1000, 60), "NORMAL 0 0 0": (0, 0, 0)},
-        ("slave 0 0 0", "normal 0 0", "normal 0 0 0 0", "normal x 0 0", "normal 0 0 -1", ""),
+        ("master 0 0 0", "normal 0 0", "normal 0 0 0 0", "normal x 0 0", "normal 0 0 -1", ""),
         {b"normal 5 4 3": (5, 4, 3), b"normal 1 1 1 normal 2 2 2": (2, 2, 2)},
         (b"", b"normal", b"pubsub 0 0 0", b"normal 0 0 -1", b"slave 1 1 1 normal 2 2 2"),
     ),
@@ -801,3 +801,10 @@ def test_print_config_explains_every_directive_of_a_file_once() -> None:
 
 def test_print_config_fits_a_screen() -> None:
     assert max(len(line) for line in print_config().split("\n")) <= 110
+
+
+@pytest.mark.parametrize("name", ["slave", "pubsub"])
+def test_output_limits_of_clients_that_disque_never_had_are_passed_over_in_a_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "disque.conf"
+    path.write_text(f"client-output-buffer-limit normal 1mb 0 0\nclient-output-buffer-limit {name} 256mb 64mb 60\n")
+    assert load(str(path), []).client_output_buffer_limit == (1 << 20, 0, 0)

@@ -133,8 +133,9 @@ def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes],
     expires_at = now_ms + terms.ttl_ms
     wake_at = min(requeue_at, expires_at) if requeue_at else expires_at
     timed = node.timers.slot(wake_at).items
-    if state == QUEUED:
-        queue = queue or node.queue(name)
+    if state == QUEUED and queue is None:
+        queue = node.queue(name)
+    if queue is not None:
         name = queue.name  # one object for all of its jobs
     ctime = max((now_ms + node.wall_offset_ms) * NS_PER_MS, node.last_ctime + 1)
     node.last_ctime = ctime + len(bodies) - 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.core import refusals
+from penstock.broker.core.refusals import Refused
 from penstock.errors import ConfigError
 
 MYSELF: Final = 4
@@ -28,6 +30,7 @@ FLAG_NAMES: Final = (
 NODE_ID_BYTES: Final = 40
 BUS_PORT_OFFSET: Final = 10_000
 PORT_MAX: Final = 65_535 - BUS_PORT_OFFSET
+HANDSHAKES_MAX: Final = 1000  # under way at once: far more than anybody introduces by hand
 HANDSHAKE_MS_MIN: Final = 1000
 BLACKLIST_MS: Final = 60_000  # a forgotten node isn't taken back by gossip for this long
 HELLO_PRIORITY: Final = 1
@@ -114,9 +117,11 @@ class Cluster:
 
     def meet(self, ip: str, port: int, placeholder_id: bytes, now_ms: int) -> None:
         """Begin a handshake with an address, unless one is under way."""
-        for peer in self.peers.values():
-            if peer.flags & HANDSHAKE and (peer.ip, peer.port) == (ip, port):
-                return
+        handshakes = [peer for peer in self.peers.values() if peer.flags & HANDSHAKE]
+        if any((peer.ip, peer.port) == (ip, port) for peer in handshakes):
+            return
+        if len(handshakes) >= HANDSHAKES_MAX:
+            raise Refused(*refusals.TOO_MANY_HANDSHAKES)
         self.peers[placeholder_id] = Peer(placeholder_id, ip, port, HANDSHAKE, now_ms)
 
     def forget(self, peer_id: bytes, now_ms: int) -> None:

@@ -40,3 +40,4 @@ TOO_LATE: Final = (
     "TOOLATE",
     "Half of job TTL already elapsed, you are no longer allowed to postpone the next delivery.",
 )
+TOO_MANY_HANDSHAKES: Final = ("ERR", "too many handshakes under way, try later")
