@@ -41,6 +41,7 @@ STATE_SUFFIX: Final = ".state"
 REWRITE_PREFIX: Final = "temp-rewrite-"
 SYNC_MS: Final = 1000  # appendfsync everysec
 RETRY_MS: Final = 1000  # a failed write is tried again after this
+TEMPLATES_MAX: Final = 1024  # records kept ready, one for each length of body met in this second
 REWRITE_JOBS: Final = 256  # written in one step: about a millisecond
 REWRITE_SYNC_BYTES: Final = 32 << 20  # the new file is synced in pieces, so that the last sync is short
 
@@ -98,6 +99,8 @@ class Journal:
             body = job.body
             template = templates.get(len(body))
             if template is None:
+                if len(templates) >= TEMPLATES_MAX:
+                    templates.clear()
                 template = templates[len(body)] = _load_template(self.record(job))
             append(template % (job.id, job.ctime.to_bytes(8, "little"), body))
 
