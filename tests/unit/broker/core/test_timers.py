@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.core.timers import SLOT_BITS, Timers
+from penstock.broker.core.timers import SLOT_BITS, Timed, Timers
+
+pytestmark = pytest.mark.skipif(
+    hasattr(Timed, "__mypyc_attrs__"),
+    reason="its items are plain objects that weak references can follow; the compiled wheel takes only its own kind, "
+    "and is tested through test_time and test_model",
+)
 
 START_MS = 1_000_000
 SLOT_MS = 1 << SLOT_BITS
