@@ -28,6 +28,7 @@ and the new files alike, in order, so a page may be written before or after a ch
 from __future__ import annotations
 
 import struct
+from itertools import islice
 from typing import Final
 
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
@@ -328,7 +329,10 @@ class Rewrite:
         self.jobs_file = self.disk.append(REWRITE_PREFIX + self.names[0], fresh=True)
         self.state_file = self.disk.append(REWRITE_PREFIX + self.names[1], fresh=True)
         self.started_ms = journal.node.now_ms
-        self._pages = iter(journal.node.jobs.flat)
+        # A page at a time is copied, so that jobs may come and go meanwhile: what is gone when its turn comes is left
+        # out.
+        self._alive = (job for page in journal.node.jobs.flat for job in list(page.values()))
+        self._templates: dict[tuple[object, ...], bytes] = {}
         self._synced_bytes = 0
         self._written = False
         self._failure: OSError | None = None
@@ -357,26 +361,34 @@ class Rewrite:
             return False
         if self._written:
             return True
-        journal, node = self.journal, self.journal.node
         jobs: list[bytes] = []
         states: list[bytes] = []
-        for page in self._pages:
-            for job in page.values():
-                if job.state in (ACTIVE, QUEUED) and (job.rules.retry_s or not job.flags & DELIVERED):
-                    record = encode_record(journal.record(job))
-                    jobs.append(b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n%b\r\n" % (len(record), record))
-                    if job.state == ACTIVE:
-                        states.append(_state_command(job, node.wall_offset_ms))
-            if len(jobs) >= REWRITE_JOBS:
-                break
-        else:
-            self._written = True
+        looked_at = 0
+        for job in islice(self._alive, REWRITE_JOBS):
+            looked_at += 1
+            if job.state in (ACTIVE, QUEUED) and (job.rules.retry_s or not job.flags & DELIVERED):
+                jobs.append(self._record(job))
+                if job.state == ACTIVE:
+                    states.append(_state_command(job, self.journal.node.wall_offset_ms))
+        self._written = looked_at < REWRITE_JOBS
         self.follow(b"".join(jobs), b"".join(states))
         if self._written or self.jobs_file.size - self._synced_bytes > REWRITE_SYNC_BYTES:
             self._synced_bytes = self.jobs_file.size
             self.jobs_file.begin_sync()
             self.state_file.begin_sync()
         return False
+
+    def _record(self, job: Job) -> bytes:
+        """Give a job's LOADJOB command. Jobs that were added together differ little, so the rest is kept ready."""
+        expires_s = (job.expires_at + self.journal.node.wall_offset_ms) // 1000
+        counters = (job.state, job.flags, job.nacks, job.deliveries)
+        key = (job.queue, job.rules, len(job.body), expires_s, counters, job.holders)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            template = self._templates[key] = _load_template(self.journal.record(job))
+        return template % (job.id, job.ctime.to_bytes(8, "little"), job.body)
 
     def finish(self) -> None:
         """Put the new files in the place of the old ones. Any mix of old and new of the two brings back the same.

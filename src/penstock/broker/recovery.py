@@ -87,23 +87,29 @@ class Reader:
             zeros += len(piece) - len(data)
             try:
                 while (words := parser.gets()) is not Ellipsis:
-                    self._check(words)
+                    length = self._length(words)
                     yield words
-                    self.offset += 3 + len(b"%d" % len(words))
-                    for word in words:
-                        self.offset += 5 + len(b"%d" % len(word)) + len(word)
+                    self.offset += length
             except hiredis.HiredisError:
                 raise Damage(self.name, self.offset, "bad framing", torn=False) from None
         if self.offset != self.size:
             raise Damage(self.name, self.offset, "the last record is incomplete", torn=True)
 
-    def _check(self, words: object) -> None:
-        if not isinstance(words, list) or not all(isinstance(word, bytes) for word in words) or not words:
+    def _length(self, words: object) -> int:
+        """Tell how long a record is in the file, and refuse what is none."""
+        if not isinstance(words, list) or not words:
             raise Damage(self.name, self.offset, "this isn't a record", torn=False)
-        if words[0] not in self._commands:
+        length = 3 + len(str(len(words)))
+        for word in words:
+            if not isinstance(word, bytes):
+                raise Damage(self.name, self.offset, "this isn't a record", torn=False)
+            length += 5 + len(str(len(word))) + len(word)
+        lengths = self._commands.get(words[0])
+        if lengths is None:
             raise Damage(self.name, self.offset, f"unknown command {words[0][:32]!r}", torn=False)
-        if len(words) not in self._commands[words[0]]:
+        if len(words) not in lengths:
             raise Damage(self.name, self.offset, f"wrong number of words in {words[0].decode()}", torn=False)
+        return length
 
 
 class Load:

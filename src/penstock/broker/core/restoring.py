@@ -68,6 +68,8 @@ class Restorer:
         self.unsaved: list[Job] = []  # placed by what is believed now; a later load would believe something else
         self._rules: dict[tuple[int, int, int], Rules] = {}
         self._known_ids = node.cluster.known_ids()
+        self._last_nodes: tuple[bytes, ...] = ()
+        self._last_holders = Holders(frozenset())
 
     def restore(self, record: JobRecord, change: Change | None) -> None:
         """Bring one job back."""
@@ -106,9 +108,12 @@ class Restorer:
             claim.jobs = dict(sorted(claim.jobs.items(), key=lambda item: item[1].token))
 
     def _holders(self, nodes: tuple[bytes, ...]) -> Holders:
-        my_id = self.node.cluster.my_id
-        holders = (self._known_ids & frozenset(nodes)) | {my_id}
-        return self.node.alone if len(holders) == 1 else Holders(holders)
+        if nodes == self._last_nodes and self._last_holders is self.node.alone:  # nearly all that a node holds
+            return self._last_holders
+        holders = (self._known_ids & frozenset(nodes)) | {self.node.cluster.my_id}
+        self._last_nodes = nodes
+        self._last_holders = self.node.alone if len(holders) == 1 else Holders(holders)
+        return self._last_holders
 
     def _place(self, job: Job, state: int, change: Change | None) -> None:
         node = self.node
