@@ -5,6 +5,7 @@ Each answer is one of the words below, so that a batch tells for each of its job
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.core.acks import ack
@@ -19,37 +20,30 @@ STALE: Final = "STALE"
 UNKNOWN: Final = "NOJOB"
 
 
-def ack_lease(node: Node, job_id: bytes, token: int) -> str:
-    """Finish a job that this token holds."""
+def _if_held(node: Node, job_id: bytes, token: int, do: Callable[[Job], object]) -> str:
+    """Do something to a job if this token holds it, and tell what became of it."""
     job = node.jobs.get(job_id)
     if job is None:
         return UNKNOWN
     if not holds(job, token):
         return STALE
-    ack(node, job)
+    do(job)
     return DONE
+
+
+def ack_lease(node: Node, job_id: bytes, token: int) -> str:
+    """Finish a job that this token holds."""
+    return _if_held(node, job_id, token, lambda job: ack(node, job))
 
 
 def nack_lease(node: Node, job_id: bytes, token: int, after_ms: int) -> str:
     """Give a job back that this token holds, to be delivered again after a time."""
-    job = node.jobs.get(job_id)
-    if job is None:
-        return UNKNOWN
-    if not holds(job, token):
-        return STALE
-    nack_after(node, job, after_ms)
-    return DONE
+    return _if_held(node, job_id, token, lambda job: nack_after(node, job, after_ms))
 
 
 def extend_lease(node: Node, job_id: bytes, token: int, lease_ms: int) -> str:
     """Let a lease end so long from now."""
-    job = node.jobs.get(job_id)
-    if job is None:
-        return UNKNOWN
-    if not holds(job, token):
-        return STALE
-    _extend(node, job, lease_ms)
-    return DONE
+    return _if_held(node, job_id, token, lambda job: _extend(node, job, lease_ms))
 
 
 def _extend(node: Node, job: Job, lease_ms: int) -> None:

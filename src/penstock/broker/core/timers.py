@@ -30,11 +30,13 @@ class Timed:
 class Slot:
     """What waits for one stretch of time, and how many of the entries are dead."""
 
-    __slots__ = ("dead", "items")
+    __slots__ = ("dead", "items", "key", "may_repeat")
 
-    def __init__(self) -> None:
+    def __init__(self, key: int) -> None:
+        self.key = key
         self.items: list[Timed] = []
         self.dead = 0
+        self.may_repeat = False  # an item was moved here, and may have an entry from an earlier time
 
 
 class Timers:
@@ -58,7 +60,9 @@ class Timers:
             self.cancel(item)
         item.wake_at = at_ms
         if at_ms >> SLOT_BITS > self._now_key:
-            self.slot(at_ms).items.append(item)
+            slot = self.slot(at_ms)
+            slot.items.append(item)
+            slot.may_repeat = True
         else:
             self._sequence += 1
             heappush(self._due, (at_ms, self._sequence, item))
@@ -69,7 +73,7 @@ class Timers:
         assert key > self._now_key
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = Slot()
+            slot = self._slots[key] = Slot(key)
             heappush(self._keys, key)
         return slot
 
@@ -84,9 +88,9 @@ class Timers:
 
     def _sweep(self, slot: Slot) -> None:
         """Let the dead entries go, and all but one of an item that left the slot and came back."""
-        slots = self._slots
-        alive = [item for item in slot.items if item.wake_at and slots.get(item.wake_at >> SLOT_BITS) is slot]
-        slot.items = list(dict.fromkeys(alive))
+        key = slot.key
+        alive = [item for item in slot.items if item.wake_at >> SLOT_BITS == key]
+        slot.items = list(dict.fromkeys(alive)) if slot.may_repeat else alive
         slot.dead = 0
 
     def pop_due(self, now_ms: int, most: int) -> Iterator[Timed]:
