@@ -17,17 +17,14 @@ Start one node on port 7711, then talk to it:
   penstock server
   penstock cli ADDJOB mail 'hello' 0
 
-Keep jobs over restarts, and ask clients for a password:
-  penstock server --port 7712 --dir /var/lib/penstock --appendonly yes --requirepass secret
+Keep its jobs in a folder of its own, and ask clients for a password:
+  penstock server --port 7712 --dir /var/lib/penstock --requirepass secret
 
 Begin a configuration file of your own:
   penstock server --print-config > penstock.conf
   penstock server penstock.conf --loglevel verbose
 
-Then talk to it:
-  penstock cli -p 7711 ADDJOB mail hello 0
-
-Clients use --port; nodes talk to each other on that port + 10000. Exit code 1: the node could not start.
+Clients use --port; that port + 10000 is kept for the bus between nodes. Exit code 1: the node could not start.
 """
 
 
