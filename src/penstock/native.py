@@ -38,9 +38,3 @@ def choose_modules() -> None:
     for folder in ("", *FOLDERS):
         path = str(ROOT / folder) if folder else str(ROOT)
         sys.path_importer_cache[path] = FileFinder(path, (SourceFileLoader, SOURCE_SUFFIXES))
-
-
-def is_compiled() -> bool:
-    """Tell whether this process runs compiled modules."""
-    module = sys.modules.get("penstock.broker.core.jobs")
-    return module is not None and str(module.__file__).endswith(".so")

@@ -67,8 +67,8 @@ LAYERS = {
         banned="asyncio",
     ),
     "broker": layer("penstock.broker", "package vocabulary wire core config session", "hiredis", banned="asyncio"),
-    # The only modules of the broker that know an event loop.
-    "loop": layer("penstock.broker.server penstock.broker.connection", f"package vocabulary wire {BROKER}", "uvloop"),
+    # The only module of the broker that knows an event loop.
+    "loop": layer("penstock.broker.server", f"package vocabulary wire {BROKER}", "uvloop"),
     "sim": layer("penstock.sim", f"package vocabulary wire {BROKER}"),
     "client": layer("penstock.client", "package vocabulary wire", "hiredis"),
     "fsq": layer("penstock.fsq", "package vocabulary"),

@@ -370,20 +370,17 @@ class Broker:
         self.node.now_ms = int(now * 1000)
         self.node.wall_offset_ms = int(self.wall() * 1000) - self.node.now_ms
 
-    def tick(self) -> float | None:
-        """Do what is due, and tell after how many seconds to come again; None while nothing is planned."""
+    def tick(self) -> bool:
+        """Do what is due; True if more is due already, so that the shell comes back after the clients' turn."""
         self.set_clock()
         if self.persistence.loading:
-            return None
+            return False
         began = self.clock()
         more = blocking.tick(self.node)
         self.statistics.latency.add("jobs-processing", int(self.wall()), int((self.clock() - began) * 1000))
         if self.node.journal is not None and not self.dirty:
             self.flush()
-        if more:
-            return 0.0
-        next_ms = self.node.timers.next_ms()
-        return None if next_ms is None else max(0.0, next_ms / 1000 - self.clock())
+        return more
 
     def cron(self) -> None:
         """Ten times a second: everything that isn't urgent."""

@@ -1,8 +1,8 @@
 """The server process: sockets, signals, timers, and the broker between them.
 
-With connection.py this is all that knows the event loop. A turn of the loop is: data arrives at connections and is run
-at once, replies collect, and `_turn`, scheduled by the first of them, lets the broker make the turn safe and send them
-all.
+The only file that knows the event loop. Clients are served in rounds (links.py): what has arrived is run at once,
+replies collect, and at the end of the round `_turn` lets the broker make it safe and send them all. What happens
+between rounds, a timer or a client that is let go, plans such a turn with `soon`.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class Desk:
         until = self.now_s + seconds
         while self.now_s < until:
             self.now_s = min(until, self.now_s + CRON_S)
-            while self.broker.tick() == 0.0:
+            while self.broker.tick():
                 pass
             self.broker.cron()
             self.turn()

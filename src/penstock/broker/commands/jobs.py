@@ -150,7 +150,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms) for job in jobs]))
     if nohang:
         return client.null_array
-    waiter = Waiter(client, counters, lease_ms, node.now_ms)
+    waiter = Waiter(client, counters, lease_ms)
     wait(node, waiter, names, timeout_ms)
     client.waiter = waiter
     return None

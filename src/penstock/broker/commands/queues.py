@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SCAN_COUNT_DEFAULT = 100
 PAUSE_WORDS = {b"IN": PAUSED_IN, b"OUT": PAUSED_OUT, b"ALL": PAUSED_IN | PAUSED_OUT}
-BAD_SCAN = ("ERR", "invalid cursor or option name")
 SHOW_FIELDS = (
     b"id",
     b"queue",

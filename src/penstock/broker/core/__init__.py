@@ -2,14 +2,14 @@
 
 Read the modules in this order: `jobs` (the record and its states), `ids`, `timers`, `queues`, `registry`,
 `node` (all state of one node), then what happens to a job: `adding`, `delivery` (queue, fetch, requeue),
-`blocking` (clients that wait), `leases` (reservations and claims), `acks`, `removal`, and around it `membership`,
-`memory`, `restoring` (from a journal).
+`blocking` (clients that wait), `tokens` and `leases` (reservations and claims), `acks`, `removal`, and around it
+`membership`, `memory`, `eviction`, `restoring` (from a journal). What is refused, in which words, is in `refusals`.
 
 Three rules hold here:
 
 1. No clock, socket, file or randomness of its own. The shell sets `node.now_ms` (monotonic) and `node.wall_offset_ms`
    before each input and gives the node a source of random bytes. The simulator does the same with virtual ones.
-2. Answers are values and refusals (`penstock.errors.Refused`); only `broker.commands` knows how RESP looks.
+2. Answers are values and refusals (`refusals.Refused`); only `broker.commands` knows how RESP looks.
 3. Every duration runs on the monotonic clock. The wall clock stamps creation times and what is stored or sent, so that
    a jump of the wall clock neither releases a job early nor expires one.
 """

@@ -25,14 +25,13 @@ WAKES_MAX: Final = 1000  # timers handled in one go: a few milliseconds, then cl
 class Waiter(Timed):
     """One client that waits: on which queues, until when, and how it wants its job."""
 
-    __slots__ = ("client", "counters", "lease_ms", "queues", "since_ms")
+    __slots__ = ("client", "counters", "lease_ms", "queues")
 
-    def __init__(self, client: object, counters: bool, lease_ms: int, since_ms: int) -> None:
+    def __init__(self, client: object, counters: bool, lease_ms: int) -> None:
         super().__init__(0)
         self.client = client
         self.counters = counters
         self.lease_ms = lease_ms
-        self.since_ms = since_ms
         self.queues: tuple[Queue, ...] = ()
 
 

@@ -22,7 +22,6 @@ _UNABLE: Final = f"{_NODES}, since I'm unable to hold a copy of the message for 
 NOT_ENOUGH_NODES: Final = ("NOREPL", _NODES)
 LEAVING_AND_ONE_SHORT: Final = ("NOREPL", _UNABLE + "I'm leaving the cluster")
 FULL_AND_ONE_SHORT: Final = ("NOREPL", _UNABLE + "I'm out of memory")
-JOB_REMOVED: Final = ("NOREPL", "job removed (expired?) before the requested replication level was achieved")
 # The two blanks are the original's.
 RETRY_0_REPLICATED: Final = (
     "ERR",
