@@ -14,30 +14,34 @@ from typing import Final, Protocol
 
 from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink
 from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
-from penstock.broker.commands.jobs import shape_outcome
+from penstock.broker.commands.jobs import shape_addition, shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
 from penstock.broker.config import Config
-from penstock.broker.core import blocking, eviction
+from penstock.broker.core import blocking, eviction, gossip, messages
 from penstock.broker.core.adding import Terms
-from penstock.broker.core.blocking import Waiter, serve_ready
+from penstock.broker.core.blocking import serve_ready
+from penstock.broker.core.gossip import Line
 from penstock.broker.core.ids import Entropy
 from penstock.broker.core.jobs import Job
+from penstock.broker.core.membership import Peer
 from penstock.broker.core.memory import Memory
 from penstock.broker.core.node import Node
+from penstock.broker.core.outbox import BusPort
 from penstock.broker.core.refusals import Refused
+from penstock.broker.core.waiting import Addition, Waiter
 from penstock.broker.disk import Disk
+from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.journal import Journal
 from penstock.broker.persistence import Persistence
 from penstock.broker.statistics import Statistics
 from penstock.errors import PenstockError
+from penstock.wire import bus
 from penstock.wire.replies import OK, error, simple
 from penstock.wire.words import quote_word
 
 log = logging.getLogger("penstock")
 
 ARGUMENTS_ANY: Final = 1 << 62
-CLIENTS_A_CRON: Final = 200  # clients looked at in one cron run
-CLIENT_BYTES: Final = 3600  # a connection with its parser, buffers aside: measured with 10,000 of them
 REPLY_BYTES_HIGH: Final = 1 << 20  # a client that owes us the reading of more has to wait with its next command
 MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more to read is closed: it doesn't ask for what it gets
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
@@ -140,8 +144,7 @@ class Broker:
         self.guarded = False
         self.slow_s = 0.0
         self._next_client_id = 1
-        self._buffer_bytes = 0
-        self._cron_clients: list[Client] = []
+        self._housekeeping = Housekeeping(self.clients, config, self.node)
         self.by_name = {name: Command(info, HANDLERS[name]) for name, info in COMMANDS.items()}
         self.commands = self._spellings()
         self.set_clock()
@@ -177,8 +180,9 @@ class Broker:
         client.out = []
         if client.waiter is not None:
             self.set_clock()
-            blocking.leave(self.node, client.waiter)
+            blocking.give_up_waiting(self.node, client.waiter)
             client.waiter = None
+            self.shell.soon()
         if client.is_monitor:
             self.monitors.remove(client)
             self.reguard()
@@ -211,7 +215,7 @@ class Broker:
                     ran = 0
                     if at < end and command.run is not None and requests[at][0] == args[0]:
                         if not self.guarded and not client.reply_mode:
-                            ran, reply = command.run(self, requests, at - 1)
+                            ran, reply = command.run(self, client, requests, at - 1)
                     if ran:
                         at += ran - 1
                         command.calls += ran - 1
@@ -332,6 +336,49 @@ class Broker:
             client.out.append(shape_outcome(client, waiter, outcome))
         self.touch(client)
 
+    def added(self, addition: Addition) -> None:
+        """Tell a producer what became of its jobs: the port of the node."""
+        client = addition.client
+        assert isinstance(client, Client)
+        client.waiter = None
+        if client.reply_mode:
+            self._mute(client)
+        else:
+            client.out.append(shape_addition(addition))
+        self.touch(client)
+
+    # Other nodes.
+
+    def use_bus(self, port: BusPort) -> None:
+        """Take the links to other nodes."""
+        self.node.outbox.port = port
+        self.node.renumber()
+
+    def link_opened(self, peer: Peer) -> None:
+        """Our link to a node is there."""
+        self.set_clock()
+        gossip.link_opened(self.node, peer)
+        self._heard()
+
+    def link_lost(self, peer: Peer) -> None:
+        """Our link to a node is gone."""
+        self.set_clock()
+        gossip.link_lost(self.node, peer)
+
+    def receive(self, line: Line, data: list[bytes]) -> None:
+        """Take whole messages that arrived on a link."""
+        self.set_clock()
+        if self.persistence.loading:
+            data = [message for message in data if bus.is_about_nodes(message)]
+        for message in data:
+            messages.receive(self.node, line, message)
+        self._heard()
+
+    def _heard(self) -> None:
+        if self.node.ready:
+            serve_ready(self.node)
+        self.shell.soon()
+
     # Time passes, and turns end.
 
     def touch(self, client: Client) -> None:
@@ -345,6 +392,9 @@ class Broker:
     def flush(self) -> None:
         """End a turn: make safe what happened in it, then send the replies."""
         safe = self.persistence.flush()
+        if not safe:
+            self.node.outbox.unsay()
+        self.node.outbox.flush()
         dirty, self.dirty = self.dirty, []
         for client in dirty:
             client.dirty = False
@@ -378,7 +428,7 @@ class Broker:
         began = self.clock()
         more = blocking.tick(self.node)
         self.statistics.latency.add("jobs-processing", int(self.wall()), int((self.clock() - began) * 1000))
-        if self.node.journal is not None and not self.dirty:
+        if (self.node.journal is not None or self.node.outbox.waiting) and not self.dirty:
             self.flush()
         return more
 
@@ -394,52 +444,32 @@ class Broker:
             for client in self.clients.values():
                 if client.backlog:
                     self.touch(client)
-        node.cluster.cron(node.now_ms, self.config.cluster_node_timeout)
+        gossip.cron(node, self.config.cluster_node_timeout)
+        if node.cluster.unsaved:
+            self._save_cluster()
         if not self.persistence.loading:
             eviction.drop_idle_queues(node)
             if node.cluster.leaving:
                 blocking.refuse_waiters(node)
-        self._cron_some_clients()
+        self._housekeeping.cron()
         node.memory.peak_bytes = max(node.memory.peak_bytes, node.memory.used_bytes)
         self.persistence.cron()
+        if node.outbox.waiting:
+            self.flush()
 
-    def _cron_some_clients(self) -> None:
-        """Close idle clients and those that don't read; account for buffers."""
-        if not self._cron_clients:
-            self._cron_clients = list(self.clients.values())
-            self._account_buffers(sum(client_bytes(client) for client in self._cron_clients))
-        now_ms, timeout_ms = self.node.now_ms, self.config.timeout * 1000
-        hard, soft, soft_s = self.config.client_output_buffer_limit
-        for client in self._cron_clients[-CLIENTS_A_CRON:]:
-            if (
-                timeout_ms
-                and client.waiter is None
-                and not client.is_monitor
-                and now_ms - client.active_ms > timeout_ms
-            ):
-                client.sink.close(now=True)
-                continue
-            owed = client.sink.buffered_bytes()
-            if owed > soft > 0:
-                client.over_soft_since_ms = client.over_soft_since_ms or now_ms
-            else:
-                client.over_soft_since_ms = 0
-            too_long = client.over_soft_since_ms and now_ms - client.over_soft_since_ms >= soft_s * 1000
-            if owed > hard > 0 or too_long:
-                log.warning("closing client %s: it has not read %d bytes of replies", client.address, owed)
-                client.sink.close(now=True)
-        del self._cron_clients[-CLIENTS_A_CRON:]
-
-    def _account_buffers(self, buffer_bytes: int) -> None:
-        self.node.memory.used_bytes += buffer_bytes - self._buffer_bytes
-        self.node.memory.base_bytes += buffer_bytes - self._buffer_bytes
-        self._buffer_bytes = buffer_bytes
+    def _save_cluster(self) -> None:
+        try:
+            self.shell.save_cluster()
+            self.node.cluster.unsaved = False
+        except OSError as problem:
+            log.error("the nodes of the cluster can't be saved: %s", problem)
 
     def reguard(self) -> None:
         """Find out again which checks every command needs."""
         self.guarded = bool(
             self.config.requirepass or self.monitors or self.persistence.loading or self.persistence.failure
         )
+        self.node.refuses_copies = bool(self.persistence.loading or self.persistence.failure)
         limits_s = [self.config.slowlog_log_slower_than / 1e6] if self.config.slowlog_log_slower_than >= 0 else []
         if self.statistics.latency.threshold_ms:
             limits_s.append(self.statistics.latency.threshold_ms / 1000)
@@ -449,8 +479,3 @@ class Broker:
     def journal(self) -> Journal | None:
         """The journal, while there is one."""
         return self.persistence.journal
-
-
-def client_bytes(client: Client) -> int:
-    """Account for what a client keeps in memory."""
-    return CLIENT_BYTES + client.sink.buffered_bytes() + client.sink.unread_bytes() + sum(map(len, client.out))

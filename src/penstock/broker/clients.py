@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from penstock.broker.core.blocking import Waiter
+from penstock.broker.core.waiting import Addition, Waiter
 from penstock.wire.replies import NULL3, NULL_ARRAY, NULL_BULK
 
 REPLY_ON: Final = 0
@@ -78,7 +78,7 @@ class Client:
         self.out: list[bytes] = []
         self.dirty = False  # stands in the broker's list of clients with replies to send
         self.closing = False  # nothing more is read; closes when its replies are sent
-        self.waiter: Waiter | None = None
+        self.waiter: Waiter | Addition | None = None  # what it waits for
         self.backlog: list[list[bytes]] = []  # requests that wait until it is served, or input is resumed
         self.over_soft_since_ms = 0  # since when its output is above the soft limit
         self.speak(2)

@@ -9,6 +9,7 @@ The second, `<name>.state`, holds what the original never writes down. It sets t
 brings back; the last record of a job wins, and records of jobs that are gone mean nothing:
 
   STATE <id> <packed> [key]   state, flags, counters, requeue time, lease token; the key of its claim
+  HELD <id> <nodes>           more nodes may hold the job than its record says
   PAUSE <queue> <flags>       a queue's pause state
   START <boot id> <fsync>     from here on a process writes, in this run of the machine, with this policy; empty and
                               `off` if nothing is written any more while the node goes on
@@ -31,7 +32,7 @@ import struct
 from itertools import islice
 from typing import Final
 
-from penstock.broker.core.jobs import ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
+from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
 from penstock.broker.disk import Disk, File
 from penstock.wire.record import JobRecord, encode_record
@@ -124,6 +125,10 @@ class Journal:
         if not job.rules.retry_s:
             self._marking = True  # queued by hand: its time no longer tells whether it may have been delivered
 
+    def held(self, job: Job) -> None:
+        """Note which nodes may hold a job."""
+        self._states.append(_held_command(job))
+
     def paused(self, name: bytes, pause: int) -> None:
         """Note a queue's pause state."""
         self._states.append(_command(b"PAUSE", name, b"%d" % pause))
@@ -132,7 +137,7 @@ class Journal:
         """Give a job in the form it is stored in."""
         return JobRecord(
             id=job.id,
-            state=job.state,
+            state=job.state if job.state != ACKED else ACTIVE,
             gc_retry=0,
             flags=job.flags & STORED_FLAGS,
             replicate=job.rules.replicate,
@@ -366,9 +371,9 @@ class Rewrite:
         looked_at = 0
         for job in islice(self._alive, REWRITE_JOBS):
             looked_at += 1
-            if job.state in (ACTIVE, QUEUED) and (job.rules.retry_s or not job.flags & DELIVERED):
+            if is_kept(job):
                 jobs.append(self._record(job))
-                if job.state == ACTIVE:
+                if job.state != QUEUED:
                     states.append(_state_command(job, self.journal.node.wall_offset_ms))
         self._written = looked_at < REWRITE_JOBS
         self.follow(b"".join(jobs), b"".join(states))
@@ -409,6 +414,13 @@ class Rewrite:
             self.disk.remove(REWRITE_PREFIX + name)
 
 
+def is_kept(job: Job) -> bool:
+    """Tell whether a job must come back: it is alive, or its ack is not yet everywhere."""
+    if job.state == ACKED:
+        return bool(job.flags & ACK_NOTED)
+    return job.state in (ACTIVE, QUEUED) and (job.rules.retry_s > 0 or not job.flags & DELIVERED)
+
+
 def _write_all(file: File, data: bytes) -> None:
     while data:
         data = data[file.write(data) :]
@@ -427,6 +439,10 @@ def _state_command(job: Job, wall_offset_ms: int) -> bytes:
     if job.claim is None:
         return b"*3\r\n$5\r\nSTATE\r\n$40\r\n%b\r\n$22\r\n%b\r\n" % (job.id, packed)
     return _command(b"STATE", job.id, packed, job.claim.key)
+
+
+def _held_command(job: Job) -> bytes:
+    return _command(b"HELD", job.id, b"".join(sorted(job.holders.delivered)))
 
 
 def _load_template(record: JobRecord) -> bytes:

@@ -24,7 +24,7 @@ from penstock.broker.core.restoring import Change, Restorer, Trust
 from penstock.broker.disk import Disk, RealDisk
 from penstock.broker.journal import ALWAYS, STATE, STATE_SUFFIX
 from penstock.errors import JournalError
-from penstock.wire.record import RecordError, decode_record
+from penstock.wire.record import NODE_ID_BYTES, RecordError, decode_record
 
 SLICE = 2000  # records handled before the shell has a turn: a few milliseconds
 PAUSES = (b"0", b"1", b"2", b"3")
@@ -33,7 +33,13 @@ ADVICE = "Nothing was changed; cut it with `penstock check-aof --fix`, or restor
 Words = list[bytes]
 # How many words each command of the two files has.
 JOB_COMMANDS: dict[bytes, tuple[int, ...]] = {b"LOADJOB": (2,), b"DELJOB": (2,)}
-STATE_COMMANDS: dict[bytes, tuple[int, ...]] = {b"STATE": (3, 4), b"PAUSE": (3,), b"START": (3,), b"CLEAN": (1,)}
+STATE_COMMANDS: dict[bytes, tuple[int, ...]] = {
+    b"STATE": (3, 4),
+    b"HELD": (3,),
+    b"PAUSE": (3,),
+    b"START": (3,),
+    b"CLEAN": (1,),
+}
 
 
 class Damage(JournalError):
@@ -140,6 +146,7 @@ class Load:
             else:
                 alive.pop(words[1], None)
         changes: dict[bytes, Change] = {}
+        held: dict[bytes, bytes] = {}
         pauses: dict[bytes, int] = {}
         last_start: Words | None = None
         complete = False
@@ -151,6 +158,9 @@ class Load:
             if words[0] == b"STATE":
                 if words[1] in alive:
                     changes[words[1]] = self._change(words)
+            elif words[0] == b"HELD":
+                if words[1] in alive:
+                    held[words[1]] = words[2]
             elif words[0] == b"PAUSE":
                 pauses[words[1]] = self._pause(words)
             elif words[0] == b"START":
@@ -158,7 +168,7 @@ class Load:
         same_boot = last_start is not None and bool(last_start[1]) and last_start[1] == self.disk.boot_id()
         synced = last_start is not None and last_start[2] == ALWAYS.encode()
         trust = Trust(last_start is not None, complete or same_boot or synced, self.enqueue_once)
-        yield from self._restore(alive, changes, trust)
+        yield from self._restore(alive, changes, held, trust)
         for name, pause in pauses.items():
             if pause:
                 self.node.queue(name).pause = pause
@@ -207,7 +217,9 @@ class Load:
         key = words[3] if len(words) > 3 else b""
         return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, key)
 
-    def _restore(self, alive: dict[bytes, bytes], changes: dict[bytes, Change], trust: Trust) -> Iterator[None]:
+    def _restore(
+        self, alive: dict[bytes, bytes], changes: dict[bytes, Change], held: dict[bytes, bytes], trust: Trust
+    ) -> Iterator[None]:
         restorer = Restorer(self.node, trust, self.timeout_ms)
         for number, job_id in enumerate(list(alive)):
             data = alive.pop(job_id)
@@ -215,6 +227,8 @@ class Load:
                 record, _ = decode_record(data)
             except RecordError as error:
                 raise self._damage("", [b"LOADJOB", data], f"damaged job record ({error})") from None
+            if job_id in held:
+                record = record._replace(nodes=_node_ids(held[job_id]))
             if number % SLICE == 0:
                 yield
             if record.id not in self.node.jobs:
@@ -223,6 +237,10 @@ class Load:
         self.unsaved = restorer.unsaved
         cut_bytes = sum(size - end for _, end, size in self._torn)
         self.result = Loaded(restorer.restored, restorer.expired, restorer.withheld, cut_bytes)
+
+
+def _node_ids(data: bytes) -> tuple[bytes, ...]:
+    return tuple(data[at : at + NODE_ID_BYTES] for at in range(0, len(data), NODE_ID_BYTES))
 
 
 def _keep_tail(disk: Disk, name: str, offset: int) -> None:

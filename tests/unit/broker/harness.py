@@ -212,7 +212,7 @@ class Seat:
 class Desk:
     """A broker, and all that is around it."""
 
-    def __init__(self, **directives: object) -> None:
+    def __init__(self, node_id: bytes = NODE_ID, **directives: object) -> None:
         config = Config()
         config.appendonly = False
         for name, value in directives.items():
@@ -224,7 +224,7 @@ class Desk:
         self.gone: list[Client] = []  # whose connections are closed, until the broker hears of it
         self._entropy_blocks = 0
         self._seats = 0
-        self.broker = Broker(config, self.shell, self.disk, self._clock, self._wall, self._entropy, NODE_ID)
+        self.broker = Broker(config, self.shell, self.disk, self._clock, self._wall, self._entropy, node_id)
         self.broker.node.cluster.myself.port = config.port
         if config.appendonly:
             self.broker.persistence.open()

@@ -11,7 +11,7 @@ import pytest
 from penstock.broker.commands.observing import draw
 from penstock.broker.commands.table import COMMANDS
 from penstock.broker.config import load
-from penstock.broker.core.membership import FAIL, LEAVING, PFAIL, Peer
+from penstock.broker.core.membership import FAIL, LEAVING, LINKED, NO_LINK, PFAIL, Peer
 from tests.unit.broker.harness import NODE_ID, Desk
 
 OK = b"+OK\r\n"
@@ -150,7 +150,7 @@ def test_hello_gives_the_node_and_its_priority_as_strings() -> None:
 def test_hello_gives_every_known_node_with_its_priority(flags: int, linked: bool, priority: bytes) -> None:
     desk = Desk()
     peer = Peer(OTHER_ID, "10.0.0.2", 7712, flags, 0)
-    peer.linked = linked
+    peer.link = LINKED if linked else NO_LINK
     desk.broker.node.cluster.peers[OTHER_ID] = peer
     version, my_id, me, other = desk.client().call("HELLO")
     assert (version, my_id, me[0]) == (1, NODE_ID, NODE_ID)

@@ -264,6 +264,7 @@ def test_a_job_that_others_hold_too_waits_for_the_node_timeout() -> None:
     disk.put(STATES, command(b"START", b"", b"always"))
     desk = SimDesk(disk, WALL_START_S, 1, cluster_node_timeout=15_000)
     desk.broker.node.cluster.peers[OTHER_NODE] = Peer(OTHER_NODE, "127.0.0.1", 7712, 0, 0)
+    desk.broker.node.cluster.recount()
     desk.start()
     assert peeked(desk) == [b"body 2"], "the other node of that job is unknown: it is held here alone"
     desk.advance(14.9)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, to_integer
 from penstock.broker.commands.subcommands import Subcommand, find
+from penstock.broker.core import gossip
 from penstock.broker.core.membership import NODE_ID_BYTES, PORT_MAX
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove_all
@@ -72,7 +73,7 @@ def _literal_ip(word: bytes) -> str | None:
 
 
 def _nodes(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    return bulk(broker.node.cluster.text(with_handshakes=True).encode("latin-1"))
+    return bulk(broker.node.cluster.text(True, broker.node.wall_offset_ms).encode("latin-1"))
 
 
 def _info(broker: Broker, client: Client, args: list[bytes]) -> bytes:
@@ -108,7 +109,7 @@ def _forget(broker: Broker, client: Client, args: list[bytes]) -> bytes:
         return error(b"ERR Unknown node %b" % node_id)
     if node_id == known.my_id:
         raise Refused(*FORGET_MYSELF)
-    known.forget(node_id, broker.node.now_ms)
+    gossip.forget(broker.node, node_id)
     _save(broker)
     return OK
 
@@ -119,7 +120,7 @@ def _reset(broker: Broker, client: Client, args: list[bytes]) -> bytes:
     if word not in RESET_WORDS:
         raise Refused(*SYNTAX_ERROR)
     remove_all(broker.node)
-    broker.node.cluster.forget_all()
+    gossip.forget_all(broker.node)
     if RESET_WORDS[word]:
         broker.node.adopt_id(_new_id(broker))
     _save(broker)

@@ -33,7 +33,7 @@ HANDLERS: dict[str, Handler] = {
     "addjobs": jobs.addjobs,
     "getjob": jobs.getjob,
     "ackjob": jobs.ackjob,
-    "fastack": jobs.deljob,
+    "fastack": jobs.fastack,
     "deljob": jobs.deljob,
     "enqueue": jobs.enqueue,
     "nack": jobs.nack,
@@ -58,6 +58,6 @@ HANDLERS: dict[str, Handler] = {
 
 # For pipelines: how to run several requests of one kind at once. Given the requests and a place among them, it tells
 # how many it ran, which may be none, and gives their replies.
-RunHandler = Callable[["Broker", list[list[bytes]], int], tuple[int, bytes]]
+RunHandler = Callable[["Broker", Client, list[list[bytes]], int], tuple[int, bytes | None]]
 
 RUN_HANDLERS: dict[str, RunHandler] = {"addjob": jobs.addjob_run, "getjob": jobs.getjob_run}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, timeout_argument, to_integer
 from penstock.broker.core import adding, delivery, refusals
-from penstock.broker.core.acks import ack
+from penstock.broker.core.acks import ack, ack_unknown
 from penstock.broker.core.adding import Terms
-from penstock.broker.core.blocking import Waiter, fetch_many, wait
+from penstock.broker.core.blocking import ask_others, fetch_many, wait
 from penstock.broker.core.ids import is_job_id
 from penstock.broker.core.jobs import GONE, Job
 from penstock.broker.core.queues import PAUSED_OUT
@@ -21,6 +21,8 @@ from penstock.broker.core.refusals import Refused
 from penstock.broker.core.registry import PAGE_MASK
 from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import LEASE_MS_MAX
+from penstock.broker.core.waiting import Addition, Waiter
+from penstock.wire import bus
 from penstock.wire.replies import error
 
 if TYPE_CHECKING:
@@ -70,8 +72,6 @@ def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
 def _remember(broker: Broker, key: bytes | tuple[bytes, ...], terms: Terms) -> Terms:
     if (len(key) if isinstance(key, bytes) else sum(map(len, key))) > TERMS_BYTES_MAX:
         return terms
-    if (len(key) if isinstance(key, bytes) else sum(map(len, key))) > TERMS_BYTES_MAX:
-        return terms
     if len(broker.terms) >= TERMS_KEPT_MAX:
         broker.terms.clear()
     broker.terms[key] = terms
@@ -82,10 +82,30 @@ def addjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ADDJOB queue body ms-timeout [options]."""
     key = args[3] if len(args) == 4 else tuple(args[3:])
     terms = broker.terms.get(key) or _remember(broker, key, _parse_terms(args[3], args[4:]))
-    return b"+%b\r\n" % adding.add(broker.node, args[1], [args[2]], terms)[0]
+    ids = adding.add(broker.node, args[1], [args[2]], terms)
+    if isinstance(ids, Addition):
+        _wait_for_copies(client, ids)
+        return None
+    return b"+%b\r\n" % ids[0]
 
 
-def addjob_run(broker: Broker, requests: list[list[bytes]], at: int) -> tuple[int, bytes]:
+def _wait_for_copies(client: Client, addition: Addition, is_whole: bool = False) -> None:
+    """Let a producer wait until other nodes hold its jobs."""
+    addition.client = client
+    addition.is_whole = is_whole
+    client.waiter = addition
+
+
+def shape_addition(addition: Addition) -> bytes:
+    """Give what a producer that waited is told: of each job, or, if it wanted all or none, of all together."""
+    refused = addition.refused
+    if addition.is_whole and refused:
+        return error(str(next(iter(refused.values()))))
+    replies = [error(str(refused[job.id])) if job.id in refused else b"+%b\r\n" % job.id for job in addition.jobs]
+    return (b"*%d\r\n" % len(replies) if addition.is_whole else b"") + b"".join(replies)
+
+
+def addjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: int) -> tuple[int, bytes | None]:
     """Run all ADDJOBs from a place of a pipeline on that differ only in their body, as one add of many."""
     first = requests[at]
     head, tail = first[:2], first[3:]
@@ -97,7 +117,11 @@ def addjob_run(broker: Broker, requests: list[list[bytes]], at: int) -> tuple[in
     terms = broker.terms.get(tail[0] if len(tail) == 1 else tuple(tail))
     if terms is None or terms.maxlen is not None:
         return 0, b""
-    return len(bodies), b"+%b\r\n" % b"\r\n+".join(adding.add(broker.node, head[1], bodies, terms))
+    ids = adding.add(broker.node, head[1], bodies, terms)
+    if isinstance(ids, Addition):
+        _wait_for_copies(client, ids)
+        return len(bodies), None
+    return len(bodies), b"+%b\r\n" % b"\r\n+".join(ids)
 
 
 def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -108,12 +132,15 @@ def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     key = args[2] if at == 3 else tuple(args[2:at])
     terms = broker.terms.get(key) or _remember(broker, key, _parse_terms(args[2], args[3:at]))
     ids = adding.add(broker.node, args[1], args[at + 1 :], terms)
+    if isinstance(ids, Addition):
+        _wait_for_copies(client, ids, is_whole=True)
+        return None
     return b"*%d\r\n+%b\r\n" % (len(ids), b"\r\n+".join(ids))
 
 
 def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]."""
-    ran, reply = getjob_run(broker, [args], 0)
+    ran, reply = getjob_run(broker, client, [args], 0)
     if ran:
         return reply
     node = broker.node
@@ -149,6 +176,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     if jobs:
         return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms) for job in jobs]))
     if nohang:
+        ask_others(node, names)
         return client.null_array
     waiter = Waiter(client, counters, lease_ms)
     wait(node, waiter, names, timeout_ms)
@@ -156,7 +184,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     return None
 
 
-def getjob_run(broker: Broker, requests: list[list[bytes]], at: int) -> tuple[int, bytes]:
+def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: int) -> tuple[int, bytes]:
     """Run all `GETJOB FROM queue` from a place of a pipeline on, as one fetch, as far as there are jobs."""
     first = requests[at]
     if len(first) != 3:
@@ -215,15 +243,28 @@ def ackjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ACKJOB id ...: how many were known here and not acked."""
     node = broker.node
     done = 0
-    for job in find_jobs(broker, args[1:]):
+    for job, job_id in zip(find_jobs(broker, args[1:]), args[1:], strict=True):
+        if job is None:
+            ack_unknown(node, job_id)
         # The same id may come twice: the second time its job is gone.
-        if job is not None and job.state != GONE and ack(node, job):
+        elif job.state != GONE and ack(node, job):
             done += 1
     return b":%d\r\n" % done
 
 
+def fastack(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """FASTACK id ...: forget jobs everywhere, without making sure; how many were here."""
+    node = broker.node
+    if node.cluster.size > 1:
+        for job, job_id in zip(find_jobs(broker, args[1:]), args[1:], strict=True):
+            whom = node.cluster.ids if job is None else job.holders.delivered
+            node.outbox.tell(bus.DELJOB, whom, job_id)
+            node.finished.add(job_id)
+    return deljob(broker, client, args)
+
+
 def deljob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """DELJOB id ... and FASTACK id ...: forget jobs here; how many were there."""
+    """DELJOB id ...: forget jobs here; how many were there."""
     node = broker.node
     done = 0
     for job in find_jobs(broker, args[1:]):

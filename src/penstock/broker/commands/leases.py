@@ -8,6 +8,7 @@ from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, to_integer
 from penstock.broker.commands.jobs import BAD_ID
 from penstock.broker.core import leases
+from penstock.broker.core.blocking import ask_others
 from penstock.broker.core.ids import is_job_id
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.refusals import Refused
@@ -79,6 +80,8 @@ def claim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     if not names:
         raise Refused(*SYNTAX_ERROR)
     jobs = leases.claim(broker.node, key, names, count, lease_ms)
+    if count and not jobs:
+        ask_others(broker.node, names)
     return b"*%d\r\n%b" % (len(jobs), b"".join([_shape(job) for job in jobs]))
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, integer_argument
 from penstock.broker.commands.jobs import find_jobs
-from penstock.broker.core.jobs import STATE_NAMES, Job
+from penstock.broker.core.acks import is_dummy
+from penstock.broker.core.blocking import set_pause
+from penstock.broker.core.jobs import STATE_NAMES, Confirming, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
+from penstock.wire import bus
 from penstock.wire.replies import EMPTY_ARRAY, Value, array, bulk, encode_value, simple
 
 if TYPE_CHECKING:
@@ -59,15 +62,15 @@ def qstat(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     queue = broker.node.queues.by_name.get(args[1])
     if queue is None:
         return client.null_array
-    now_ms = broker.node.now_ms
+    now_ms, exchange = broker.node.now_ms, queue.exchange
     values: list[tuple[bytes, Value]] = [
         (b"name", queue.name),
         (b"len", queue.length),
         (b"age", (now_ms - queue.created_ms) // 1000),
         (b"idle", (now_ms - queue.accessed_ms) // 1000),
         (b"blocked", len(queue.waiters)),
-        (b"import-from", []),
-        (b"import-rate", 0),
+        (b"import-from", list(exchange.fresh_sources(now_ms)) if exchange is not None else []),
+        (b"import-rate", exchange.rate(now_ms) if exchange is not None else 0),
         (b"jobs-in", queue.jobs_in),
         (b"jobs-out", queue.jobs_out),
         (b"pause", PAUSE_NAMES[queue.pause]),
@@ -94,16 +97,11 @@ def pause(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
             queue = node.queue(args[1])
         if queue is not None and queue.pause != flags:
             set_pause(node, queue, flags)
-    return simple(PAUSE_NAMES[queue.pause if queue is not None else 0])
-
-
-def set_pause(node: Node, queue: Queue, flags: int) -> None:
-    """Change a queue's pause state, write it down, and serve those who waited for it to end."""
-    queue.pause = flags
-    if node.journal is not None:
-        node.journal.paused(queue.name, flags)
-    if queue.waiters and queue.length and not flags & PAUSED_OUT:
-        node.ready[queue] = None
+    state = queue.pause if queue is not None else 0
+    if b"BCAST" in map(bytes.upper, args[2:]):
+        for peer in node.cluster.others:
+            node.outbox.say(peer, bus.PAUSE, bus.named(state, args[1]))
+    return simple(PAUSE_NAMES[state])
 
 
 def show(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -114,9 +112,10 @@ def show(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 def _facts(node: Node, job: Job) -> list[Value]:
     """Give a job's fields in the order of SHOW_FIELDS."""
+    known = not is_dummy(job)
     return [
         job.id,
-        job.queue,
+        job.queue if known else None,
         STATE_NAMES[job.state],
         job.rules.replicate,
         max(0, (job.expires_at - node.now_ms + 999) // 1000),
@@ -126,10 +125,10 @@ def _facts(node: Node, job: Job) -> list[Value]:
         job.nacks,
         job.deliveries,
         sorted(job.holders.delivered),
-        sorted(job.holders.confirmed),
+        sorted(job.holders.confirmed) if isinstance(job.holders, Confirming) else [],
         max(0, job.requeue_at - node.now_ms) if job.requeue_at else None,
         max(0, job.wake_at - node.now_ms) if job.wake_at else None,
-        job.body,
+        job.body if known else None,
     ]
 
 
@@ -204,7 +203,9 @@ def qscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     rate = numbers.get(b"IMPORTRATE", 0)
 
     def wanted(queue: Queue) -> bool:
-        return (least is None or queue.length >= least) and (most is None or queue.length <= most) and rate <= 0
+        if rate > 0 and (queue.exchange is None or queue.exchange.rate(broker.node.now_ms) < rate):
+            return False
+        return (least is None or queue.length >= least) and (most is None or queue.length <= most)
 
     cursor, found = broker.node.queues.scan(cursor, None if busy or count < 0 else count, wanted)
     return _scan_reply(cursor, [bulk(queue.name) for queue in found])
@@ -232,7 +233,7 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
             raise Refused("ERR", "Invalid REPLY type, try ID or ALL")
 
     def wanted(job: Job) -> bool:
-        return (name is None or job.queue == name) and (not states or job.state in states)
+        return (name is None or job.queue == name) and (not states or job.state in states) and not is_dummy(job)
 
     node = broker.node
     cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted)

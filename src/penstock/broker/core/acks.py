@@ -1,50 +1,201 @@
 """Acknowledging jobs.
 
 A job that only this node holds is finished, and forgotten, with its ack. One that others may hold stays as `acked`
-until all of them have the ack, so that none of them delivers it again: its confirmations are collected at growing
-intervals. Nodes that the cluster has forgotten are not waited for.
+until all of them have the ack, so that none of them delivers it again:
+
+SETACK   to every holder that has not confirmed, at growing intervals, and at once when a link comes up
+GOTACK   the answer: it is acked here too, or never was here
+DELJOB   to every holder once all have confirmed: now it may be forgotten
+
+Our nodes tell each other with SETACK and GOTACK which nodes they believe to hold the job, so that whoever collects
+learns of all of them; to an original node the size of that set must do. Nodes that the cluster has forgotten are not
+waited for.
+
+The ack of a job that isn't known here is kept as a dummy: a job without queue, body or holders, which asks everybody.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.jobs import ACKED, QUEUED, Holders, Job
-from penstock.broker.core.node import Node
-from penstock.broker.core.removal import remove
+from penstock.broker.core.ids import ttl_from_id
+from penstock.broker.core.jobs import ACK_NOTED, ACKED, JOB_BYTES, QUEUED, WAIT_REPL, Confirming, Job, Rules
+from penstock.broker.core.membership import Peer
+from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.outbox import NOBODY
+from penstock.broker.core.removal import end_replication, remove
 from penstock.broker.core.tokens import end_lease
+from penstock.wire import bus
 
 COLLECT_MS: Final = 1000
 COLLECT_MS_MAX: Final = 180_000
 COLLECT_TRIES_MAX: Final = 10  # the exponent stops growing here; the interval is capped long before
+DUMMY_RULES: Final = Rules.of(1, 0, 1)
 
 
 def ack(node: Node, job: Job) -> bool:
-    """Finish a job; False if it was acked already (then its holders are asked again)."""
+    """Finish a job for a client; False if it was acked already (then its holders are asked again)."""
     if job.state == ACKED:
         collect(node, job)
         return False
     if job.holders is node.alone:
         remove(node, job)
         return True
-    was_queued = job.state == QUEUED
-    job.state = ACKED
-    if was_queued:
-        node.queues.by_name[job.queue].drop()
-    end_lease(node, job)
-    if node.journal is not None:
-        node.journal.removed(job.id)
-    job.holders = Holders(job.holders.delivered, frozenset((node.cluster.my_id,)))
+    _finish(node, job, is_ours=True)
     collect(node, job)
     return True
 
 
-def collect(node: Node, job: Job) -> None:
-    """Forget an acked job if every holder has the ack; else try again later."""
-    holders = job.holders
-    if not (holders.delivered & node.cluster.known_ids()) - holders.confirmed:
-        remove(node, job)
+def _finish(node: Node, job: Job, is_ours: bool) -> None:
+    """Make a job acked, whatever it was doing.
+
+    If the ack came to us first, we are the one to tell the others until everybody has it, also after a restart.
+    """
+    state = job.state
+    if state == WAIT_REPL:
+        end_replication(node, job)
+    job.state = ACKED
+    if node.journal is not None:
+        if is_ours:
+            job.flags |= ACK_NOTED
+            if state == WAIT_REPL:
+                node.journal.added([job])
+            node.journal.changed(job)
+        elif state != WAIT_REPL:
+            node.journal.removed(job.id)
+    if state == QUEUED:
+        node.queues.by_name[job.queue].drop()
+    if job.token:
+        end_lease(node, job)
+    job.holders = Confirming(job.holders.delivered, {node.cluster.my_id}, None)
+    node.acked[job.id] = job
+
+
+def ack_unknown(node: Node, job_id: bytes) -> None:
+    """Keep the ack of a job that isn't known here, and ask everybody for it."""
+    ttl_s, is_retried = ttl_from_id(job_id)
+    if node.cluster.size == 1 or node.cluster.leaving or not is_retried or job_id in node.finished:
         return
+    expires_at = node.now_ms + max(ttl_s, 60) * 1000
+    job = Job(
+        job_id,
+        b"",
+        b"",
+        DUMMY_RULES,
+        node.wall_ms * NS_PER_MS,
+        expires_at,
+        Confirming(NOBODY, {node.cluster.my_id}, None),
+        ACKED,
+    )
+    node.jobs.put(job)
+    node.acked[job_id] = job
+    node.memory.used_bytes += JOB_BYTES
+    collect(node, job)
+
+
+def restore_ack(node: Node, job: Job) -> None:
+    """Go on telling others of an ack that a journal brought back."""
+    job.state = ACKED
+    job.flags |= ACK_NOTED
+    job.holders = Confirming(job.holders.delivered, {node.cluster.my_id}, None)
+    node.acked[job.id] = job
+    _set_timer(node, job)
+
+
+def is_dummy(job: Job) -> bool:
+    """Tell whether a record is only the ack of a job that isn't known here."""
+    return job.state == ACKED and not job.holders.delivered
+
+
+def _unconfirmed(node: Node, holders: Confirming) -> frozenset[bytes]:
+    """Give the nodes that may not have the ack yet."""
+    return ((holders.delivered or node.cluster.ids) & node.cluster.ids) - holders.confirmed
+
+
+def collect(node: Node, job: Job) -> None:
+    """Forget an acked job if every holder has the ack; else ask them, and again later."""
+    holders = job.holders
+    assert isinstance(holders, Confirming)
+    missing = _unconfirmed(node, holders)
+    if not missing:
+        _collected(node, job)
+        return
+    node.outbox.tell(bus.SETACK, missing, job.id, len(holders.delivered), 0, holders.delivered)
     wait_ms = min(COLLECT_MS << holders.gc_tries, COLLECT_MS_MAX)
     holders.gc_tries = min(holders.gc_tries + 1, COLLECT_TRIES_MAX)
     node.timers.set(job, min(node.after_retry(wait_ms), job.expires_at))
+
+
+def _collected(node: Node, job: Job) -> None:
+    """Everybody has the ack: all may forget the job."""
+    delivered = job.holders.delivered
+    if len(delivered) > 1:
+        node.outbox.tell(bus.DELJOB, delivered, job.id)
+    node.finished.add(job.id)
+    remove(node, job)
+
+
+def collect_again(node: Node) -> None:
+    """Ask soon for all acks that are not everywhere: somebody who was missing is there, or is out of the cluster."""
+    for job in node.acked.values():
+        holders = job.holders
+        if isinstance(holders, Confirming):
+            holders.gc_tries = 0
+            node.timers.set(job, node.now_ms + 1)
+
+
+def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """Take acks from another node."""
+    theirs = frozenset(nodes or ())
+    for job_id, count in refs:
+        job = node.jobs.get(job_id)
+        if job is None:
+            node.finished.add(job_id)
+            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0)
+            continue
+        if job.state != ACKED:
+            _finish(node, job, is_ours=not count)
+            _set_timer(node, job)
+        holders = job.holders
+        assert isinstance(holders, Confirming)
+        was_dummy = not holders.delivered
+        if not was_dummy:
+            holders.delivered |= theirs & node.cluster.ids
+            if theirs or count:
+                holders.confirmed.add(peer.id)
+        if peer.abilities & bus.CAN_MANY or len(holders.delivered) <= count or not count:
+            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0 if was_dummy else 1, 0, holders.delivered)
+        if not was_dummy and (not count or len(holders.delivered) > count):
+            collect(node, job)  # we know of more holders than it does
+
+
+def _set_timer(node: Node, job: Job) -> None:
+    node.timers.set(job, min(node.after_retry(COLLECT_MS), job.expires_at))
+
+
+def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """Take confirmations of acks."""
+    theirs = frozenset(nodes or ())
+    for job_id, known in refs:
+        job = node.jobs.get(job_id)
+        if job is None or job.state != ACKED:
+            continue
+        holders = job.holders
+        assert isinstance(holders, Confirming)
+        if not holders.delivered:
+            if known:
+                remove(node, job)  # somebody who has the job takes it from here
+                continue
+            holders.confirmed.add(peer.id)
+        else:
+            more = (theirs & node.cluster.ids) - holders.delivered
+            if more:
+                holders.delivered |= more
+            if known or peer.id in holders.delivered:
+                holders.delivered |= peer.alone
+                holders.confirmed.add(peer.id)
+            if more:
+                collect(node, job)
+                continue
+        if not _unconfirmed(node, holders):
+            _collected(node, job)

@@ -10,22 +10,16 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
+from penstock.broker.core.delivery import first_state, place_new, queue_new
 from penstock.broker.core.ids import id_suffix
-from penstock.broker.core.jobs import (
-    ACTIVE,
-    BCAST_QUEUED,
-    BCAST_WILLQUEUE,
-    JOB_BYTES,
-    LISTED,
-    QUEUED,
-    Job,
-    Rules,
-)
+from penstock.broker.core.jobs import JOB_BYTES, QUEUED, WAIT_REPL, Job, Rules
 from penstock.broker.core.membership import Cluster
 from penstock.broker.core.node import NS_PER_MS, Node
-from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
+from penstock.broker.core.queues import PAUSED_IN, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.registry import PAGE_MASK
+from penstock.broker.core.replication import replicate, replicate_unasked
+from penstock.broker.core.waiting import Addition
 
 REPLICATE_DEFAULT: Final = 3
 TTL_DEFAULT_S: Final = 86400
@@ -77,13 +71,21 @@ class Terms:
         self.epoch = cluster.epoch
 
 
-def add(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[bytes]:
-    """Add jobs and give their ids: all of them, or none and a refusal. They are queued, or wait for their delay."""
+def add(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[bytes] | Addition:
+    """Add jobs: all of them, or none and a refusal. They are queued, or wait for their delay.
+
+    Gives their ids, or, if the producer has to wait for copies on other nodes, what it has to wait for.
+    """
     queue = node.queues.by_name.get(name)
+    external = False
     if queue is None or queue.pause or terms.epoch != node.cluster.epoch or terms.careful:
         queue = check_add(node, name, len(bodies), terms)
+        external = node.cluster.leaving or node.memory.used_bytes > node.memory.warn_bytes
     elif node.memory.used_bytes > node.memory.warn_bytes:
+        external = True
         _check_nodes(node, terms.rules.replicate, short_of_memory=True)
+    if terms.rules.replicate > 1 or external:
+        return _add_copied(node, name, bodies, terms, external)
     return _register(node, name, queue, bodies, terms)
 
 
@@ -116,29 +118,51 @@ def _check_nodes(node: Node, replicate: int, short_of_memory: bool) -> None:
     raise Refused(*refusals.FULL_AND_ONE_SHORT)
 
 
+def _add_copied(node: Node, name: bytes, bodies: list[bytes], terms: Terms, external: bool) -> list[bytes] | Addition:
+    """Make jobs that other nodes are to hold, too."""
+    expires_at = node.now_ms + terms.ttl_ms
+    ctime = _take_ctimes(node, len(bodies))
+    ids = node.ids.new(terms.suffix, len(bodies))
+    jobs = [
+        Job(job_id, name, body, terms.rules, ctime + number, expires_at, node.alone, WAIT_REPL)
+        for number, (job_id, body) in enumerate(zip(ids, bodies, strict=True))
+    ]
+    if terms.asynchronous and external:
+        replicate_unasked(node, jobs, external)
+        return ids
+    for job in jobs:
+        node.jobs.put(job)
+    node.memory.used_bytes += JOB_BYTES * len(jobs) + sum(map(len, bodies))
+    if not terms.asynchronous:
+        return replicate(node, jobs, external, terms.timeout_ms)
+    replicate_unasked(node, jobs, external)
+    place_new(node, jobs)
+    return ids
+
+
+def _take_ctimes(node: Node, count: int) -> int:
+    """Give the first of so many creation times: they strictly grow."""
+    ctime = max((node.now_ms + node.wall_offset_ms) * NS_PER_MS, node.last_ctime + 1)
+    node.last_ctime = ctime + count - 1
+    return ctime
+
+
 def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes], terms: Terms) -> list[bytes]:
-    """Make jobs, and queue them or start their delay.
+    """Make jobs that only this node holds, and queue them or start their delay.
 
     The hottest loop of all, so it calls nothing that it can do itself: registry, timer and queue order are spelled out,
     and what is the same for all of these jobs is made once.
     """
-    now_ms = node.now_ms
     rules = terms.rules
-    flags, state, requeue_at = BCAST_QUEUED | LISTED, QUEUED, 0
-    if rules.delay_s:
-        # One more, since the clock is cut to milliseconds: a delay may end late, never early.
-        flags, state, requeue_at = 0, ACTIVE, now_ms + rules.delay_s * 1000 + 1
-    elif rules.retry_ms:
-        flags, requeue_at = BCAST_QUEUED | BCAST_WILLQUEUE | LISTED, node.after_retry(rules.retry_ms)
-    expires_at = now_ms + terms.ttl_ms
+    state, flags, requeue_at = first_state(node, rules)
+    expires_at = node.now_ms + terms.ttl_ms
     wake_at = min(requeue_at, expires_at) if requeue_at else expires_at
     timed = node.timers.slot(wake_at).items
     if state == QUEUED and queue is None:
         queue = node.queue(name)
     if queue is not None:
         name = queue.name  # one object for all of its jobs
-    ctime = max((now_ms + node.wall_offset_ms) * NS_PER_MS, node.last_ctime + 1)
-    node.last_ctime = ctime + len(bodies) - 1
+    ctime = _take_ctimes(node, len(bodies))
     pages, holders = node.jobs.pages, node.alone
     jobs: list[Job] = []
     ids = node.ids.new(terms.suffix, len(bodies))
@@ -153,11 +177,7 @@ def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes],
     node.jobs.count += len(jobs)
     node.memory.used_bytes += JOB_BYTES * len(jobs) + body_bytes
     if queue is not None and state == QUEUED:
-        queue.extend(jobs)
-        queue.accessed_ms = now_ms
-        queue.jobs_in += len(jobs)
-        if queue.waiters and not queue.pause & PAUSED_OUT:
-            node.ready[queue] = None
+        queue_new(node, queue, jobs)
     if node.journal is not None:
         node.journal.added(jobs)
     return ids

@@ -6,50 +6,46 @@ calls `serve_ready` after each command, so that nobody waits for a turn of the e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.broker.core import refusals
 from penstock.broker.core.delivery import fetch, wake
 from penstock.broker.core.eviction import IDLE_MS, is_idle
+from penstock.broker.core.exchange import Exchange
+from penstock.broker.core.federation import give_wanted, need_jobs, wake_exchange
 from penstock.broker.core.jobs import Job
-from penstock.broker.core.queues import PAUSED_OUT, Queue
+from penstock.broker.core.membership import Peer
+from penstock.broker.core.node import Node
+from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.timers import Timed
-
-if TYPE_CHECKING:
-    from penstock.broker.core.node import Node
+from penstock.broker.core.replication import give_up, wake_addition
+from penstock.broker.core.waiting import Addition, Waiter
+from penstock.wire import bus
 
 WAKES_MAX: Final = 1000  # timers handled in one go: a few milliseconds, then clients have their turn
-
-
-class Waiter(Timed):
-    """One client that waits: on which queues, until when, and how it wants its job."""
-
-    __slots__ = ("client", "counters", "lease_ms", "queues")
-
-    def __init__(self, client: object, counters: bool, lease_ms: int) -> None:
-        super().__init__(0)
-        self.client = client
-        self.counters = counters
-        self.lease_ms = lease_ms
-        self.queues: tuple[Queue, ...] = ()
 
 
 def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int) -> list[Job]:
     """Take up to so many jobs, one from each queue in turn."""
     queues = [node.queue(name) for name in names]
-    if len(queues) == 1:
-        return [] if queues[0].pause & PAUSED_OUT else fetch(node, queues[0], count, lease_ms)
     jobs: list[Job] = []
-    while True:
-        before = len(jobs)
-        for queue in queues:
-            if queue.length and not queue.pause & PAUSED_OUT:
-                jobs += fetch(node, queue, 1, lease_ms)
-                if len(jobs) == count:
-                    return jobs
-        if len(jobs) == before:
-            return jobs
+    if len(queues) == 1:
+        if queues[0].length and not queues[0].pause & PAUSED_OUT:
+            jobs = fetch(node, queues[0], count, lease_ms)
+    else:
+        before = -1
+        while before < len(jobs) < count:
+            before = len(jobs)
+            for queue in queues:
+                if queue.length and not queue.pause & PAUSED_OUT and len(jobs) < count:
+                    jobs += fetch(node, queue, 1, lease_ms)
+    return jobs
+
+
+def ask_others(node: Node, names: list[bytes]) -> None:
+    """Ask other nodes for jobs of queues that a client found empty and won't wait for."""
+    for name in names:
+        need_jobs(node, node.queue(name), True)
 
 
 def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> None:
@@ -59,8 +55,19 @@ def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> Non
     waiter.queues = tuple(dict.fromkeys(node.queue(name) for name in names))
     for queue in waiter.queues:
         queue.waiters[waiter] = None
+        if node.cluster.size > 1:
+            node.ready[queue] = None  # others are told that somebody waits
     if timeout_ms:
         node.timers.set(waiter, node.now_ms + timeout_ms)
+
+
+def give_up_waiting(node: Node, waiting: Waiter | Addition) -> None:
+    """Let nobody wait for a client that is gone."""
+    if isinstance(waiting, Waiter):
+        leave(node, waiting)
+    else:
+        waiting.client = None
+        give_up(node, waiting, refusals.REPLICATION_TIMEOUT)
 
 
 def leave(node: Node, waiter: Waiter) -> None:
@@ -78,11 +85,40 @@ def serve_ready(node: Node) -> None:
     while node.ready:
         queue = next(iter(node.ready))
         del node.ready[queue]
-        while queue.waiters and queue.length:
+        while queue.waiters and queue.length and not queue.pause & PAUSED_OUT:
             waiter = next(iter(queue.waiters))
             (job,) = fetch(node, queue, 1, waiter.lease_ms)
             leave(node, waiter)
             node.port.answer(waiter, job)
+        if queue.exchange is not None or queue.waiters:
+            _trade(node, queue)
+
+
+def _trade(node: Node, queue: Queue) -> None:
+    """Give what nobody here waits for to others, or ask them for what somebody here waits for."""
+    if queue.length:
+        give_wanted(node, queue)
+    if not queue.length:
+        need_jobs(node, queue, bool(queue.waiters))
+    node.ready.pop(queue, None)  # giving the last one away is no reason to ask for more
+
+
+def set_pause(node: Node, queue: Queue, flags: int) -> None:
+    """Change a queue's pause state, write it down, and serve those who waited for it to end."""
+    queue.pause = flags
+    if node.journal is not None:
+        node.journal.paused(queue.name, flags)
+    if not flags & PAUSED_OUT and queue.length:
+        node.ready[queue] = None
+
+
+def heard_pause(node: Node, peer: Peer, message: bus.Message) -> None:
+    """Pause or resume a queue, as another node was told to."""
+    flags, name = bus.name_of(message)
+    flags &= PAUSED_IN | PAUSED_OUT
+    queue = node.queue(name) if flags else node.queues.by_name.get(name)
+    if queue is not None and queue.pause != flags:
+        set_pause(node, queue, flags)
 
 
 def refuse_waiters(node: Node) -> None:
@@ -100,9 +136,13 @@ def tick(node: Node) -> bool:
         handled += 1
         if isinstance(item, Job):
             wake(node, item)
-        else:
-            assert isinstance(item, Waiter)
+        elif isinstance(item, Waiter):
             leave(node, item)
             node.port.answer(item, None)
+        elif isinstance(item, Addition):
+            wake_addition(node, item)
+        else:
+            assert isinstance(item, Exchange)
+            wake_exchange(node, item)
     serve_ready(node)
     return handled == WAKES_MAX

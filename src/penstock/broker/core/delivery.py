@@ -17,14 +17,18 @@ from penstock.broker.core.jobs import (
     BCAST_WILLQUEUE,
     COUNTER_MASK,
     DELIVERED,
+    LISTED,
     QUEUED,
     Job,
+    Rules,
 )
 from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.outbox import tell_holders
 from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import end_lease
+from penstock.wire import bus
 
 WARN_MS: Final = 500  # other holders hear of a requeue this long before it
 
@@ -38,6 +42,38 @@ def schedule(node: Node, job: Job) -> None:
             due -= WARN_MS
         at_ms = min(at_ms, due)
     node.timers.set(job, at_ms)
+
+
+def first_state(node: Node, rules: Rules) -> tuple[int, int, int]:
+    """Give the state, flags and requeue time with which a new job begins."""
+    if rules.delay_s:
+        # One more, since the clock is cut to milliseconds: a delay may end late, never early.
+        return ACTIVE, 0, node.now_ms + rules.delay_s * 1000 + 1
+    if rules.retry_ms:
+        return QUEUED, BCAST_QUEUED | BCAST_WILLQUEUE | LISTED, node.after_retry(rules.retry_ms)
+    return QUEUED, BCAST_QUEUED | LISTED, 0
+
+
+def place_new(node: Node, jobs: list[Job]) -> None:
+    """Let jobs begin their life, now that enough nodes hold them; they were added alike."""
+    first = jobs[0]
+    state, flags, requeue_at = first_state(node, first.rules)
+    for job in jobs:
+        job.state, job.flags, job.requeue_at = state, flags, requeue_at
+        schedule(node, job)
+    if state == QUEUED:
+        queue_new(node, node.queue(first.queue), jobs)
+    if node.journal is not None:
+        node.journal.added(jobs)
+
+
+def queue_new(node: Node, queue: Queue, jobs: list[Job]) -> None:
+    """Put new jobs, marked as queued and listed, into their queue."""
+    queue.extend(jobs)
+    queue.accessed_ms = node.now_ms
+    queue.jobs_in += len(jobs)
+    if (queue.waiters or queue.exchange is not None) and not queue.pause & PAUSED_OUT:
+        node.ready[queue] = None
 
 
 def can_queue(job: Job) -> bool:
@@ -61,15 +97,17 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
         job.requeue_at = 0
     if nack:
         job.nacks = (job.nacks + 1) & COUNTER_MASK
+        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_NACKS)
     elif job.flags & BCAST_QUEUED:
         job.deliveries = (job.deliveries + 1) & COUNTER_MASK
+        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_DELIVERIES)
     else:
         job.flags |= BCAST_QUEUED
     queue = node.queue(job.queue)
     queue.insert(job)
     queue.accessed_ms = node.now_ms
     queue.jobs_in += 1
-    if queue.waiters and not queue.pause & PAUSED_OUT:
+    if (queue.waiters or queue.exchange is not None) and not queue.pause & PAUSED_OUT:
         node.ready[queue] = None
     schedule(node, job)
     if is_news and node.journal is not None:
@@ -97,12 +135,22 @@ def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0) -> list[Job]:
     if lease_ms:
         for job in jobs:
             job.token = node.new_token()
-            if job.rules.retry_s:
-                job.requeue_at = node.now_ms + lease_ms
-                schedule(node, job)
+            lease(node, job, lease_ms)
+    if queue.exchange is not None and not queue.length:
+        node.ready[queue] = None  # more may be had from other nodes
     if node.journal is not None:
         node.journal.delivered(jobs)
     return jobs
+
+
+def lease(node: Node, job: Job, lease_ms: int) -> None:
+    """Let a job's requeue clock run anew for so long, here and at the other holders."""
+    if job.rules.retry_s:  # one that is delivered at most once has no requeue to put off
+        job.requeue_at = node.now_ms + lease_ms
+        job.flags |= BCAST_WILLQUEUE
+        schedule(node, job)
+        if len(job.holders.delivered) > 1:
+            node.outbox.tell(bus.WORKING, job.holders.delivered, job.id, lease_ms)
 
 
 def working(node: Node, job: Job) -> int:
@@ -118,6 +166,7 @@ def working(node: Node, job: Job) -> int:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
         schedule(node, job)
+        tell_holders(node, bus.WORKING, job.id, job.holders.delivered)
         if node.journal is not None:
             node.journal.changed(job)
     return job.rules.retry_s
@@ -136,6 +185,9 @@ def nack_after(node: Node, job: Job, after_ms: int) -> bool:
     # One more, since the clock is cut to milliseconds: it may come late, never early.
     job.requeue_at = node.now_ms + after_ms + 1
     schedule(node, job)
+    if len(job.holders.delivered) > 1:
+        node.outbox.tell(bus.QUEUED, job.holders.delivered, job.id, 0, bus.INCR_NACKS)
+        node.outbox.tell(bus.WORKING, job.holders.delivered, job.id, after_ms)
     if node.journal is not None:
         node.journal.changed(job)
     return True
@@ -163,6 +215,8 @@ def wake(node: Node, job: Job) -> None:
             job.requeue_at = 0
     elif job.flags & BCAST_WILLQUEUE and job.requeue_at - WARN_MS <= now_ms:
         job.flags &= ~BCAST_WILLQUEUE
+        if job.state == ACTIVE:
+            tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)
     schedule(node, job)
 
 

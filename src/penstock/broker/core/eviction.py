@@ -51,8 +51,9 @@ def _is_evictable(job: Job) -> bool:
 
 def is_idle(node: Node, queue: Queue, idle_ms: int) -> bool:
     """Tell whether a queue may be forgotten."""
-    unused = not (queue.length or queue.waiters or queue.pause)
-    return unused and node.now_ms - queue.accessed_ms >= idle_ms
+    if queue.length or queue.waiters or queue.pause or node.now_ms - queue.accessed_ms < idle_ms:
+        return False
+    return queue.exchange is None or not queue.exchange.is_wanted(node.now_ms)
 
 
 def drop_idle_queues(node: Node) -> None:

@@ -19,6 +19,7 @@ from penstock.broker.core.timers import Timed
 
 if TYPE_CHECKING:
     from penstock.broker.core.tokens import Claim
+    from penstock.broker.core.waiting import Addition
 
 WAIT_REPL: Final = 0
 ACTIVE: Final = 1
@@ -34,6 +35,7 @@ DELIVERED: Final = 4  # fetched at least once here
 STORED_FLAGS: Final = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
 # Flags of this process alone.
 LISTED: Final = 8  # an entry of its queue's order still points here, valid or not
+ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
 
 COUNTER_MASK: Final = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk
 
@@ -53,13 +55,23 @@ class Rules(NamedTuple):
 
 
 class Holders:
-    """Which nodes may hold a copy of a job (`delivered`), and which have confirmed what it waits for."""
+    """Which nodes may hold a copy of a job. Jobs that wait for nothing share it (`Node.held_by`)."""
 
-    __slots__ = ("confirmed", "delivered", "gc_tries")
+    __slots__ = ("delivered",)
 
-    def __init__(self, delivered: frozenset[bytes], confirmed: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, delivered: frozenset[bytes]) -> None:
         self.delivered = delivered
+
+
+class Confirming(Holders):
+    """The holders of one job that waits: for copies (wait-repl), or for its ack to be everywhere (acked)."""
+
+    __slots__ = ("addition", "confirmed", "gc_tries")
+
+    def __init__(self, delivered: frozenset[bytes], confirmed: set[bytes], addition: Addition | None) -> None:
+        super().__init__(delivered)
         self.confirmed = confirmed
+        self.addition = addition  # what it was added with, while in wait-repl
         self.gc_tries = 0
 
 

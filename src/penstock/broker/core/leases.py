@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.broker.core.acks import ack
 from penstock.broker.core.blocking import fetch_many
-from penstock.broker.core.delivery import nack_after, schedule
+from penstock.broker.core.delivery import lease, nack_after
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.tokens import holds, join_claim
@@ -47,9 +47,7 @@ def extend_lease(node: Node, job_id: bytes, token: int, lease_ms: int) -> str:
 
 
 def _extend(node: Node, job: Job, lease_ms: int) -> None:
-    if job.rules.retry_s:  # one that is delivered at most once has no requeue to put off
-        job.requeue_at = node.now_ms + lease_ms
-        schedule(node, job)
+    lease(node, job, lease_ms)
     if node.journal is not None:
         node.journal.changed(job)
 

@@ -12,11 +12,12 @@ from penstock.broker.core import refusals
 from penstock.broker.core.refusals import Refused
 from penstock.errors import ConfigError
 
-MYSELF: Final = 4
 PFAIL: Final = 1
 FAIL: Final = 2
+MYSELF: Final = 4
 HANDSHAKE: Final = 8
 NOADDR: Final = 16
+MEET: Final = 32  # of a handshake that an operator began: its first message is a MEET
 LEAVING: Final = 128
 # In the order in which the text form lists them.
 FLAG_NAMES: Final = (
@@ -27,6 +28,7 @@ FLAG_NAMES: Final = (
     (NOADDR, "noaddr"),
     (LEAVING, "leaving"),
 )
+UNREACHABLE: Final = MYSELF | HANDSHAKE | LEAVING | PFAIL | FAIL
 NODE_ID_BYTES: Final = 40
 BUS_PORT_OFFSET: Final = 10_000
 PORT_MAX: Final = 65_535 - BUS_PORT_OFFSET
@@ -38,21 +40,53 @@ HELLO_NO_LINK: Final = 5
 HELLO_PFAIL: Final = 10
 HELLO_GONE: Final = 100
 
+NO_LINK: Final = 0
+CONNECTING: Final = 1
+LINKED: Final = 2
+
 
 class Peer:
-    """One node of the cluster, this one included."""
+    """One node of the cluster, this one included. Times are monotonic milliseconds of this process; 0 means never."""
 
-    __slots__ = ("created_ms", "flags", "id", "ip", "linked", "ping_sent", "pong_received", "port")
+    __slots__ = (
+        "abilities",
+        "alone",
+        "created_ms",
+        "fail_reports",
+        "flags",
+        "handed_over",
+        "id",
+        "ip",
+        "link",
+        "linked_ms",
+        "ping_sent",
+        "pong_received",
+        "port",
+    )
 
     def __init__(self, peer_id: bytes, ip: str, port: int, flags: int, now_ms: int) -> None:
-        self.id = peer_id
+        self.rename(peer_id)
         self.ip = ip
         self.port = port
         self.flags = flags
         self.created_ms = now_ms
-        self.ping_sent = 0
+        self.ping_sent = 0  # of the ping that isn't answered yet
         self.pong_received = 0
-        self.linked = False
+        self.link = NO_LINK  # our link to it
+        self.linked_ms = 0
+        self.abilities = 0  # what it can do beyond an original node (wire.bus)
+        self.fail_reports: dict[bytes, int] = {}  # who says that it fails, and when
+        self.handed_over = 0  # sequence of its last message that gave us a job for good
+
+    def rename(self, peer_id: bytes) -> None:
+        """Take the id that a node turned out to have."""
+        self.id = peer_id
+        self.alone = frozenset((peer_id,))
+
+    @property
+    def linked(self) -> bool:
+        """Whether messages can be sent to it."""
+        return self.link == LINKED
 
     def priority(self) -> int:
         """Tell clients how good a choice this node is; the lower the better."""
@@ -60,28 +94,28 @@ class Peer:
             return HELLO_GONE
         if self.flags & PFAIL:
             return HELLO_PFAIL
-        return HELLO_PRIORITY if self.linked or self.flags & MYSELF else HELLO_NO_LINK
+        return HELLO_PRIORITY if self.link or self.flags & MYSELF else HELLO_NO_LINK
 
-    def line(self) -> str:
+    def line(self, wall_offset_ms: int) -> str:
         """Give this node's line of the text form."""
         flags = ",".join(name for flag, name in FLAG_NAMES if self.flags & flag) or "noflags"
-        link = "connected" if self.linked or self.flags & MYSELF else "disconnected"
-        address = f"{self.ip}:{self.port}"
-        return f"{self.id.decode('latin-1')} {address} {flags} {self.ping_sent} {self.pong_received} {link}\n"
+        link = "connected" if self.link or self.flags & MYSELF else "disconnected"
+        ping, pong = (at + wall_offset_ms if at else 0 for at in (self.ping_sent, self.pong_received))
+        return f"{self.id.decode('latin-1')} {self.ip}:{self.port} {flags} {ping} {pong} {link}\n"
 
 
 class Cluster:
-    """All nodes this one knows."""
+    """All nodes this one knows, and the lists that follow from that."""
 
     def __init__(self, my_id: bytes) -> None:
         self.myself = Peer(my_id, "", 0, MYSELF, 0)
         self.peers: dict[bytes, Peer] = {my_id: self.myself}
         self.blacklist: dict[bytes, int] = {}
-        self.reachable: list[Peer] = []
-        self.size = 1
         self.epoch = 0  # grows with every change that matters to an add
+        self.unsaved = False  # nodes.conf is behind
         self.messages_sent = 0
         self.messages_received = 0
+        self.recount()
 
     @property
     def my_id(self) -> bytes:
@@ -91,8 +125,9 @@ class Cluster:
     @my_id.setter
     def my_id(self, value: bytes) -> None:
         del self.peers[self.myself.id]
-        self.myself.id = value
+        self.myself.rename(value)
         self.peers[value] = self.myself
+        self.recount()
 
     @property
     def leaving(self) -> bool:
@@ -102,52 +137,31 @@ class Cluster:
     @leaving.setter
     def leaving(self, value: bool) -> None:
         self.myself.flags = self.myself.flags | LEAVING if value else self.myself.flags & ~LEAVING
-        self.epoch += 1
-
-    def known_ids(self) -> frozenset[bytes]:
-        """Give the ids of all nodes that are really part of the cluster."""
-        return frozenset(peer.id for peer in self.peers.values() if not peer.flags & HANDSHAKE)
+        self.recount()
 
     def recount(self) -> None:
-        """Bring `size` and `reachable` up to date after a change."""
-        self.size = len(self.known_ids())
+        """Bring everything that follows from the peers and their flags up to date."""
+        known = [peer for peer in self.peers.values() if not peer.flags & HANDSHAKE]
+        self.ids = frozenset(peer.id for peer in known)  # of all that are really part of the cluster
+        self.size = len(known)
+        self.others = [peer for peer in known if peer is not self.myself]
+        self.reachable = [peer for peer in self.others if not peer.flags & UNREACHABLE]
+        self.ready = [peer for peer in self.reachable if peer.link == LINKED]  # for copies of new jobs
         self.epoch += 1
-        out = MYSELF | HANDSHAKE | LEAVING | PFAIL | FAIL
-        self.reachable = [peer for peer in self.peers.values() if not peer.flags & out and peer.linked]
 
-    def meet(self, ip: str, port: int, placeholder_id: bytes, now_ms: int) -> None:
+    def meet(self, ip: str, port: int, placeholder_id: bytes, now_ms: int, flags: int = MEET) -> None:
         """Begin a handshake with an address, unless one is under way."""
         handshakes = [peer for peer in self.peers.values() if peer.flags & HANDSHAKE]
         if any((peer.ip, peer.port) == (ip, port) for peer in handshakes):
             return
         if len(handshakes) >= HANDSHAKES_MAX:
             raise Refused(*refusals.TOO_MANY_HANDSHAKES)
-        self.peers[placeholder_id] = Peer(placeholder_id, ip, port, HANDSHAKE, now_ms)
+        self.peers[placeholder_id] = Peer(placeholder_id, ip, port, HANDSHAKE | flags, now_ms)
 
-    def forget(self, peer_id: bytes, now_ms: int) -> None:
-        """Drop a node, and don't take it back from gossip for a minute."""
-        del self.peers[peer_id]
-        self.blacklist[peer_id] = now_ms + BLACKLIST_MS
-        self.recount()
-
-    def forget_all(self) -> None:
-        """Be alone."""
-        self.peers = {self.myself.id: self.myself}
-        self.blacklist.clear()
-        self.recount()
-
-    def cron(self, now_ms: int, node_timeout_ms: int) -> None:
-        """Give up handshakes that nobody answered, and let old blacklist entries go."""
-        limit_ms = max(node_timeout_ms, HANDSHAKE_MS_MIN)
-        late = [p.id for p in self.peers.values() if p.flags & HANDSHAKE and now_ms - p.created_ms > limit_ms]
-        for peer_id in late:
-            del self.peers[peer_id]
-        for peer_id in [known for known, until in self.blacklist.items() if until <= now_ms]:
-            del self.blacklist[peer_id]
-
-    def text(self, with_handshakes: bool) -> str:
+    def text(self, with_handshakes: bool, wall_offset_ms: int = 0) -> str:
         """Give the text form."""
-        return "".join(p.line() for p in self.peers.values() if with_handshakes or not p.flags & HANDSHAKE)
+        peers = self.peers.values()
+        return "".join(p.line(wall_offset_ms) for p in peers if with_handshakes or not p.flags & HANDSHAKE)
 
 
 def cluster_from_text(text: str, now_ms: int) -> Cluster:
@@ -173,7 +187,10 @@ def cluster_from_text(text: str, now_ms: int) -> Cluster:
         flags = 0
         for name in fields[2].split(","):
             flags |= flags_by_name[name]
-        peers.append(Peer(fields[0].encode("latin-1"), ip, int(port), flags, now_ms))
+        peer = Peer(fields[0].encode("latin-1"), ip, int(port), flags, now_ms)
+        # Times of another process mean nothing here; what was pending is pending since now.
+        peer.ping_sent, peer.pong_received = (now_ms if at not in ("", "0") else 0 for at in fields[3:5])
+        peers.append(peer)
     mine = [peer for peer in peers if peer.flags & MYSELF]
     if len(mine) != 1:
         raise ConfigError("nodes.conf must have exactly one line with the flag 'myself'")

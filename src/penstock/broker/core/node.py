@@ -10,22 +10,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.broker.core.finished import Finished
 from penstock.broker.core.ids import Entropy, IdSource
-from penstock.broker.core.jobs import Holders, Job
+from penstock.broker.core.jobs import Holders, Job, Rules
 from penstock.broker.core.membership import Cluster
 from penstock.broker.core.memory import Memory
+from penstock.broker.core.outbox import Outbox
 from penstock.broker.core.queues import QUEUE_BYTES, Queue
 from penstock.broker.core.registry import JobTable, QueueTable
 from penstock.broker.core.timers import Timers
 
 if TYPE_CHECKING:
-    from penstock.broker.core.blocking import Waiter
     from penstock.broker.core.refusals import Refused
     from penstock.broker.core.tokens import Claim
+    from penstock.broker.core.waiting import Addition, Waiter
 
 JITTER_MS: Final = 250  # requeue times are spread by this, so that holders of a job don't requeue it all at once
-JITTERS: Final = 1024  # how many different ones are prepared: a call for randomness a job would cost too much
+CHANCES: Final = 1024  # random numbers kept ready: a call for randomness a job would cost too much
 NS_PER_MS: Final = 1_000_000
+HOLDERS_MAX: Final = 4096  # different sets of holders kept to be shared; beyond that the collection starts anew
+NODE_TIMEOUT_MS: Final = 15_000
 
 
 class Port(Protocol):
@@ -33,6 +37,9 @@ class Port(Protocol):
 
     def answer(self, waiter: Waiter, outcome: Job | Refused | None) -> None:
         """Give a waiting client its job, a refusal, or None when its time is over."""
+
+    def added(self, addition: Addition) -> None:
+        """Tell a producer what became of its jobs: those of the addition that are refused have a reason there."""
 
 
 class JournalPort(Protocol):
@@ -50,6 +57,9 @@ class JournalPort(Protocol):
     def changed(self, job: Job) -> None:
         """Note a job's state, counters, requeue time and lease."""
 
+    def held(self, job: Job) -> None:
+        """Note that more nodes hold a job than its record says."""
+
     def paused(self, name: bytes, pause: int) -> None:
         """Note a queue's pause state."""
 
@@ -64,15 +74,26 @@ class Node:
         self.journal: JournalPort | None = None
         self.entropy = entropy
         self.cluster = Cluster(node_id)
+        self.outbox = Outbox(self.cluster)
+        self.node_timeout_ms = NODE_TIMEOUT_MS
+        self.crons = 0
         self.memory = memory or Memory()
         self.jobs = JobTable()
         self.queues = QueueTable()
         self.timers = Timers()
         self.ready: dict[Queue, None] = {}  # queues with both jobs and waiters
         self.claims: dict[bytes, Claim] = {}
+        self.acked: dict[bytes, Job] = {}  # acked here, and not yet known to be so everywhere
+        self.finished = Finished(self.memory)
+        self.unannounced: list[Job] = []  # restored, waiting until others can be asked whether they have them queued
+        self.rules: dict[tuple[int, int, int], Rules] = {}  # of copies, to be shared
+        self.refuses_copies = False  # while what it is given can't be written down
         self.adopt_id(node_id)
-        self._jitters = [value % (2 * JITTER_MS) - JITTER_MS for value in _u16(entropy(2 * JITTERS))]
+        self._chances = _u16(entropy(2 * CHANCES))
+        self._jitters = [value % (2 * JITTER_MS) - JITTER_MS for value in self._chances]
         self._jitter_at = 0
+        self._chance_at = 0
+        self._turn = self.chance(1 << 16)  # where the choice of nodes for the next copies begins
         self.last_ctime = 0  # creation times strictly grow, even if the wall clock doesn't
         self._last_token = 0
 
@@ -80,7 +101,42 @@ class Node:
         """Take an id, at start or after CLUSTER RESET HARD."""
         self.cluster.my_id = node_id
         self.ids = IdSource(node_id, self.entropy)
-        self.alone = Holders(frozenset((node_id,)))  # shared by every job that only this node holds
+        self._holders: dict[frozenset[bytes], Holders] = {}
+        self.alone = self.held_by(frozenset((node_id,)))  # shared by every job that only this node holds
+
+    def take_cluster(self, cluster: Cluster) -> None:
+        """Take over the cluster that nodes.conf tells of."""
+        self.cluster = self.outbox.cluster = cluster
+        self.adopt_id(cluster.my_id)
+
+    def held_by(self, delivered: frozenset[bytes]) -> Holders:
+        """Give the holders of a job that waits for nobody: one object for all jobs with the same."""
+        holders = self._holders.get(delivered)
+        if holders is None:
+            if len(self._holders) >= HOLDERS_MAX:
+                self._holders = {self.alone.delivered: self.alone}
+            holders = self._holders[delivered] = Holders(delivered)
+        return holders
+
+    def chance(self, choices: int) -> int:
+        """Give a random number below another."""
+        self._chance_at = at = (self._chance_at + 1) & (CHANCES - 1)
+        if not at:
+            self._chances = _u16(self.entropy(2 * CHANCES))
+        return self._chances[at] % choices
+
+    def choose(self, count: int, but: frozenset[bytes]) -> list[bytes]:
+        """Choose nodes for copies of a job: each in its turn, so that few different sets of holders come up."""
+        ready = self.cluster.ready
+        self._turn += 1
+        chosen: list[bytes] = []
+        for step in range(len(ready)):
+            if len(chosen) == count:
+                break
+            peer = ready[(self._turn + step) % len(ready)]
+            if peer.id not in but:
+                chosen.append(peer.id)
+        return chosen
 
     @property
     def wall_ms(self) -> int:
@@ -96,13 +152,17 @@ class Node:
         self._last_token = max(self._last_token + 1, self.wall_ms << 20)
         return self._last_token
 
+    def renumber(self) -> None:
+        """Let the numbers of our messages go on above those of an earlier process."""
+        self.outbox.sequence = max(self.outbox.sequence, self.wall_ms << 20)
+
     def seen_token(self, token: int) -> None:
         """Make sure that new tokens differ from one that was restored."""
         self._last_token = max(self._last_token, token)
 
     def after_retry(self, retry_ms: int) -> int:
         """Tell when a job that starts its retry period now is due, with jitter."""
-        self._jitter_at = at = (self._jitter_at + 1) & (JITTERS - 1)
+        self._jitter_at = at = (self._jitter_at + 1) & (CHANCES - 1)
         return self.now_ms + retry_ms + self._jitters[at]
 
     def queue(self, name: bytes) -> Queue:

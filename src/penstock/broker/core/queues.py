@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, LISTED, QUEUED, Job
 
 if TYPE_CHECKING:
-    from penstock.broker.core.blocking import Waiter
+    from penstock.broker.core.exchange import Exchange
+    from penstock.broker.core.waiting import Waiter
 
 PAUSED_IN: Final = 1
 PAUSED_OUT: Final = 2
@@ -41,6 +42,7 @@ class Queue:
         "_newest",
         "accessed_ms",
         "created_ms",
+        "exchange",
         "index",
         "jobs_in",
         "jobs_out",
@@ -60,6 +62,7 @@ class Queue:
         self.jobs_in = 0
         self.jobs_out = 0
         self.waiters: dict[Waiter, None] = {}  # first come, first served
+        self.exchange: Exchange | None = None  # with other nodes, once there was any
         self._jobs: deque[Job] = deque()
         self._late: list[_Late] = []
         self._newest = 0

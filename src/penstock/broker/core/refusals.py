@@ -20,6 +20,8 @@ _NODES: Final = "Not enough reachable nodes for the requested replication level"
 _UNABLE: Final = f"{_NODES}, since I'm unable to hold a copy of the message for the following reason: "
 
 NOT_ENOUGH_NODES: Final = ("NOREPL", _NODES)
+REPLICATION_TIMEOUT: Final = ("NOREPL", "Timeout reached before replicating to the requested number of nodes")
+JOB_REMOVED: Final = ("NOREPL", "job removed (expired?) before the requested replication level was achieved")
 LEAVING_AND_ONE_SHORT: Final = ("NOREPL", _UNABLE + "I'm leaving the cluster")
 FULL_AND_ONE_SHORT: Final = ("NOREPL", _UNABLE + "I'm out of memory")
 # The two blanks are the original's.

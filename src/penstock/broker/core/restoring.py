@@ -1,7 +1,8 @@
 """Bringing jobs back from a journal, each to where it was.
 
 waiting in its queue, held here alone   queued at once, in its order
-waiting, held by others too             active; its requeue is announced once the node timeout has passed
+waiting, held by others too             active; its requeue is announced once others can be asked (core.announcing)
+acked, others may not know yet          acked, and they are told
 out with a worker                       active until its requeue time or lease ends, as it was
 delayed                                 keeps its time
 retry 0, not delivered for sure         queued
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.broker.core.acks import restore_ack
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.jobs import (
+    ACKED,
     ACTIVE,
     BCAST_QUEUED,
     BCAST_WILLQUEUE,
@@ -67,7 +70,7 @@ class Restorer:
         self.withheld = 0  # at-most-once jobs that may have been delivered
         self.unsaved: list[Job] = []  # placed by what is believed now; a later load would believe something else
         self._rules: dict[tuple[int, int, int], Rules] = {}
-        self._known_ids = node.cluster.known_ids()
+        self._known_ids = node.cluster.ids
         self._last_nodes: tuple[bytes, ...] = ()
         self._last_holders = Holders(frozenset())
 
@@ -97,7 +100,9 @@ class Restorer:
             state = change.state
             job.flags = change.flags & STORED_FLAGS
             job.nacks, job.deliveries = change.nacks, change.deliveries
-        if rules.retry_s:
+        if state == ACKED:
+            restore_ack(node, job)
+        elif rules.retry_s:
             self._place(job, state, change)
         else:
             self._place_at_most_once(job, state)
@@ -108,11 +113,11 @@ class Restorer:
             claim.jobs = dict(sorted(claim.jobs.items(), key=lambda item: item[1].token))
 
     def _holders(self, nodes: tuple[bytes, ...]) -> Holders:
-        if nodes == self._last_nodes and self._last_holders is self.node.alone:  # nearly all that a node holds
+        if nodes == self._last_nodes:  # as with nearly all
             return self._last_holders
         holders = (self._known_ids & frozenset(nodes)) | {self.node.cluster.my_id}
         self._last_nodes = nodes
-        self._last_holders = self.node.alone if len(holders) == 1 else Holders(holders)
+        self._last_holders = self.node.held_by(holders)
         return self._last_holders
 
     def _place(self, job: Job, state: int, change: Change | None) -> None:
@@ -121,6 +126,7 @@ class Restorer:
             if len(job.holders.delivered) > 1:
                 job.flags |= BCAST_WILLQUEUE
                 job.requeue_at = node.now_ms + self.node_timeout_ms
+                node.unannounced.append(job)
             elif self.trust.knows_deliveries:
                 self._queue(job)
                 return

@@ -1,0 +1,332 @@
+"""How nodes find each other, and notice that one is gone.
+
+handshake   An operator's MEET, a MEET that arrives, or gossip of a stranger: a placeholder is linked to, and takes its
+            name and place from the first PONG on that link.
+pings       One of five random nodes a second, the one heard of longest ago, and whoever wasn't heard of for half the
+            node timeout. Each carries gossip about some others, failing ones first.
+failure     Unanswered for the node timeout: fail? by our own account; fail once most of the cluster says so. Any PONG
+            ends both.
+
+Everybody keeps one link to everybody and speaks on that; on links that others opened only PONGs go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Final
+
+from penstock.broker.core import acks, announcing, federation
+from penstock.broker.core.membership import (
+    BLACKLIST_MS,
+    CONNECTING,
+    FAIL,
+    HANDSHAKE,
+    HANDSHAKE_MS_MIN,
+    LEAVING,
+    LINKED,
+    MEET,
+    MYSELF,
+    NO_LINK,
+    NOADDR,
+    PFAIL,
+    Peer,
+)
+from penstock.broker.core.node import Node
+from penstock.broker.core.refusals import Refused
+from penstock.wire import bus
+from penstock.wire.bus import Gossip, Message
+
+PING_EVERY_CRONS: Final = 10  # a second
+SAMPLE: Final = 5
+GOSSIP_MIN: Final = 3
+REPORTS_TIMEOUTS: Final = 2  # a report of failure counts for this many node timeouts
+FLAGS_TOLD: Final = PFAIL | FAIL | NOADDR | LEAVING
+
+
+class Line:
+    """A link on which a message arrived: ours to a peer, or one that somebody opened to us."""
+
+    def __init__(self, peer: Peer | None, ip: str, local_ip: str, reply: Callable[[bytes], None]) -> None:
+        self.peer = peer  # None: opened by the other side
+        self.ip = ip
+        self.local_ip = local_ip
+        self.reply = reply
+
+
+# Links come and go.
+
+
+def link_opened(node: Node, peer: Peer) -> None:
+    """Our link to a node is there."""
+    peer.link = LINKED
+    peer.linked_ms = node.now_ms
+    pending = peer.ping_sent
+    _ping(node, peer, bus.MEET if peer.flags & MEET else bus.PING)
+    peer.flags &= ~MEET
+    if pending:
+        peer.ping_sent = pending  # or a node that takes links and answers nothing would never fail
+    node.cluster.recount()
+    if not peer.flags & HANDSHAKE:
+        _greet(node, peer)
+
+
+def _greet(node: Node, peer: Peer) -> None:
+    """Take up with a node what had to wait for it."""
+    acks.collect_again(node)
+    federation.ask_peer(node, peer)
+    announcing.announce_if_linked(node)
+
+
+def link_lost(node: Node, peer: Peer) -> None:
+    """Our link to a node is gone, or could not be opened."""
+    peer.link = NO_LINK
+    node.cluster.recount()
+
+
+def _drop_link(node: Node, peer: Peer) -> None:
+    if peer.link != NO_LINK:
+        node.outbox.port.disconnect(peer)
+        peer.link = NO_LINK
+        node.cluster.recount()
+
+
+def forget(node: Node, peer_id: bytes) -> None:
+    """Drop a node, and don't take it back from gossip for a minute."""
+    cluster = node.cluster
+    _remove(node, cluster.peers[peer_id])
+    cluster.blacklist[peer_id] = node.now_ms + BLACKLIST_MS
+    cluster.unsaved = True
+    acks.collect_again(node)
+
+
+def forget_all(node: Node) -> None:
+    """Be alone."""
+    for peer in list(node.cluster.peers.values()):
+        if peer is not node.cluster.myself:
+            _remove(node, peer)
+    node.cluster.blacklist.clear()
+    node.cluster.unsaved = True
+
+
+def _remove(node: Node, peer: Peer) -> None:
+    _drop_link(node, peer)
+    node.cluster.peers.pop(peer.id, None)
+    for other in node.cluster.peers.values():
+        other.fail_reports.pop(peer.id, None)
+    node.cluster.recount()
+
+
+# Ten times a second.
+
+
+def cron(node: Node, node_timeout_ms: int) -> None:
+    """Open links, ping, and find out who fails."""
+    cluster, now_ms = node.cluster, node.now_ms
+    node.node_timeout_ms = node_timeout_ms
+    for peer_id in [known for known, until in cluster.blacklist.items() if until <= now_ms]:
+        del cluster.blacklist[peer_id]
+    node.crons += 1
+    if len(cluster.peers) == 1:
+        return
+    shake_ms = max(node_timeout_ms, HANDSHAKE_MS_MIN)
+    for peer in list(cluster.peers.values()):
+        if peer.flags & MYSELF:
+            continue
+        if peer.flags & HANDSHAKE and now_ms - peer.created_ms > shake_ms:
+            _remove(node, peer)
+        elif not peer.flags & NOADDR:
+            _watch(node, peer, node_timeout_ms)
+    if node.crons % PING_EVERY_CRONS == 0:
+        _ping_one(node)
+
+
+def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
+    """Look after one node."""
+    now_ms = node.now_ms
+    if peer.link == NO_LINK:
+        peer.link = CONNECTING
+        peer.linked_ms = now_ms
+        node.outbox.port.connect(peer)
+    pending_ms = now_ms - peer.ping_sent if peer.ping_sent else 0
+    if peer.link == CONNECTING:
+        if now_ms - peer.linked_ms > node_timeout_ms:
+            _drop_link(node, peer)  # somebody swallows our packets: try again
+        if not peer.ping_sent:
+            peer.ping_sent = now_ms  # nobody answers there, either
+    elif peer.link == LINKED:
+        if pending_ms > node_timeout_ms // 2 and now_ms - peer.linked_ms > node_timeout_ms:
+            _drop_link(node, peer)
+        elif not peer.ping_sent and now_ms - peer.pong_received > node_timeout_ms // 2:
+            _ping(node, peer, bus.PING)
+    if pending_ms > node_timeout_ms and not peer.flags & (PFAIL | FAIL | HANDSHAKE):
+        peer.flags |= PFAIL
+        node.cluster.recount()
+
+
+def _ping_one(node: Node) -> None:
+    """Ping the one of a few random nodes that was heard of longest ago."""
+    others = [p for p in node.cluster.others if p.link == LINKED and not p.ping_sent]
+    if others:
+        sample = [others[node.chance(len(others))] for _ in range(SAMPLE)]
+        _ping(node, min(sample, key=lambda peer: peer.pong_received), bus.PING)
+
+
+def _ping(node: Node, peer: Peer, kind: int) -> None:
+    if not peer.ping_sent:
+        peer.ping_sent = node.now_ms
+    entries = _some_gossip(node, peer.id)
+    node.outbox.say(peer, kind, bus.encode_gossip(entries), count=len(entries))
+
+
+def _some_gossip(node: Node, receiver: bytes) -> list[Gossip]:
+    """Tell about a few other nodes: all that fail come first, then random ones."""
+    cluster, offset = node.cluster, node.wall_offset_ms
+    known = [
+        p for p in cluster.others if p.id != receiver and not p.flags & NOADDR and (p.link or p.flags & (PFAIL | FAIL))
+    ]
+    wanted = min(max(GOSSIP_MIN, cluster.size // 10), len(known))
+    failing = [peer for peer in known if peer.flags & (PFAIL | FAIL)]
+    start = node.chance(len(known)) if known else 0
+    chosen = dict.fromkeys(failing[:wanted] + known[start:] + known[:start])
+    return [
+        Gossip(
+            p.id,
+            p.ping_sent + offset if p.ping_sent else 0,
+            p.pong_received + offset if p.pong_received else 0,
+            p.ip,
+            p.port,
+            p.flags & FLAGS_TOLD,
+        )
+        for p in list(chosen)[:wanted]
+    ]
+
+
+# Messages of the cluster itself.
+
+
+def heard(node: Node, line: Line, message: Message) -> None:
+    """Take a PING, PONG or MEET."""
+    cluster = node.cluster
+    sender = cluster.peers.get(message.sender)
+    if sender is not None and sender.flags & (HANDSHAKE | MYSELF):
+        sender = None
+    if message.type != bus.PONG:
+        if line.local_ip and (message.type == bus.MEET or not cluster.myself.ip) and cluster.myself.ip != line.local_ip:
+            cluster.myself.ip = line.local_ip
+            cluster.unsaved = True
+        if message.type == bus.MEET and sender is None and message.sender != cluster.my_id:
+            _shake(node, line.ip, message.port)
+            _take_gossip(node, None, message)
+        entries = _some_gossip(node, message.sender)
+        line.reply(node.outbox.message(bus.PONG, bus.encode_gossip(entries), count=len(entries)))
+        cluster.messages_sent += 1
+    elif line.peer is not None:
+        sender = _answered(node, line.peer, sender, message)
+    if sender is None:
+        return
+    sender.abilities = message.abilities
+    if (sender.flags ^ message.node_flags) & LEAVING:
+        sender.flags ^= LEAVING
+        cluster.unsaved = True
+        cluster.recount()
+    if message.type != bus.PONG:
+        _update_address(node, sender, line.ip, message.port)
+    _take_gossip(node, sender, message)
+
+
+def _answered(node: Node, peer: Peer, sender: Peer | None, message: Message) -> Peer | None:
+    """Take a PONG on our link to a node; gives who it really is."""
+    cluster = node.cluster
+    if peer.flags & HANDSHAKE:
+        if sender is not None or message.sender == cluster.my_id:
+            _remove(node, peer)
+            if sender is not None:
+                _update_address(node, sender, peer.ip, message.port)
+            return None
+        cluster.peers.pop(peer.id, None)
+        peer.rename(message.sender)
+        peer.flags &= ~(HANDSHAKE | MEET)
+        cluster.peers[peer.id] = peer
+        cluster.blacklist.pop(peer.id, None)
+        cluster.unsaved = True
+        cluster.recount()
+        peer.ping_sent, peer.pong_received = 0, node.now_ms
+        peer.abilities = message.abilities
+        _greet(node, peer)
+        return peer
+    if peer.id != message.sender:
+        peer.flags |= NOADDR
+        peer.ip, peer.port = "", 0
+        _drop_link(node, peer)
+        cluster.unsaved = True
+        return None
+    peer.ping_sent, peer.pong_received = 0, node.now_ms
+    if peer.flags & (PFAIL | FAIL):
+        cluster.unsaved = cluster.unsaved or bool(peer.flags & FAIL)
+        peer.flags &= ~(PFAIL | FAIL)
+        peer.fail_reports.clear()
+        cluster.recount()
+    return peer
+
+
+def _update_address(node: Node, peer: Peer, ip: str, port: int) -> None:
+    """Go after a node that speaks from another address now."""
+    if not ip or (peer.ip, peer.port) == (ip, port):
+        return
+    peer.ip, peer.port = ip, port
+    peer.flags &= ~NOADDR
+    _drop_link(node, peer)
+    node.cluster.unsaved = True
+
+
+def _shake(node: Node, ip: str, port: int) -> None:
+    """Begin a handshake with an address we were told of."""
+    try:
+        address = str(ip_address(ip))
+        node.cluster.meet(address, port, node.entropy(20).hex().encode(), node.now_ms, flags=0)
+    except (ValueError, Refused):
+        pass  # no address, or too many at once: gossip will come by again
+
+
+def _take_gossip(node: Node, sender: Peer | None, message: Message) -> None:
+    """Believe what a node tells about others; of a stranger who MEETs us, that they exist."""
+    cluster = node.cluster
+    for entry in bus.decode_gossip(message):
+        peer = cluster.peers.get(entry.id)
+        if peer is None:
+            if not entry.flags & NOADDR and entry.id not in cluster.blacklist:
+                _shake(node, entry.ip, entry.port)
+        elif sender is not None and not peer.flags & (MYSELF | HANDSHAKE) and peer is not sender:
+            if entry.flags & (PFAIL | FAIL):
+                peer.fail_reports[sender.id] = node.now_ms
+                _fail_if_most_say_so(node, peer)
+            else:
+                peer.fail_reports.pop(sender.id, None)
+                moved = (entry.ip, entry.port) != (peer.ip, peer.port)
+                if peer.flags & (PFAIL | FAIL | NOADDR) and moved and not entry.flags & NOADDR:
+                    _shake(node, entry.ip, entry.port)
+
+
+def _fail_if_most_say_so(node: Node, peer: Peer) -> None:
+    if not peer.flags & PFAIL or peer.flags & FAIL:
+        return
+    since = node.now_ms - REPORTS_TIMEOUTS * node.node_timeout_ms
+    peer.fail_reports = {who: at for who, at in peer.fail_reports.items() if at >= since}
+    if len(peer.fail_reports) + 1 >= node.cluster.size // 2 + 1:
+        _fail(node, peer)
+        for other in node.cluster.others:
+            node.outbox.say(other, bus.FAIL, peer.id)
+
+
+def heard_fail(node: Node, sender: Peer, message: Message) -> None:
+    """Take the word of the cluster that a node fails."""
+    peer = node.cluster.peers.get(message.payload)
+    if peer is not None and not peer.flags & (MYSELF | HANDSHAKE | FAIL):
+        _fail(node, peer)
+
+
+def _fail(node: Node, peer: Peer) -> None:
+    peer.flags = peer.flags & ~PFAIL | FAIL
+    node.cluster.unsaved = True
+    node.cluster.recount()

@@ -1,0 +1,370 @@
+"""Copies of jobs on other nodes.
+
+A producer that asked for `replicate` copies hears of its job when so many nodes have confirmed theirs. Copies go to as
+many nodes as are needed at once; every 50 ms without success one more node is tried, and those who have not confirmed
+are sent the job again, less and less often. If it fails, everybody who may have a copy is told to forget it.
+
+A node that is leaving or short of memory keeps no copy itself (external replication): it lets others hold the job,
+tells one of them to queue it, and forgets it. A job of retry 0 may be delivered once only, so it goes to one node, with
+the order to queue it in the same message, and is never sent a second time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.core import refusals
+from penstock.broker.core.delivery import enqueue, place_new, schedule
+from penstock.broker.core.jobs import (
+    ACKED,
+    ACTIVE,
+    BCAST_QUEUED,
+    BCAST_WILLQUEUE,
+    DELIVERED,
+    GONE,
+    JOB_BYTES,
+    STORED_FLAGS,
+    WAIT_REPL,
+    Confirming,
+    Job,
+    Rules,
+)
+from penstock.broker.core.membership import Peer
+from penstock.broker.core.node import Node
+from penstock.broker.core.queues import PAUSED_IN
+from penstock.broker.core.refusals import Refused
+from penstock.broker.core.removal import remove, unregister
+from penstock.broker.core.waiting import Addition
+from penstock.wire import bus
+from penstock.wire.record import JobRecord, encode_record
+
+EXTRA_MS: Final = 50  # without enough confirmations: one more node is tried
+RESEND_MS_MAX: Final = 1000  # and the pauses between grow up to this
+RULES_MAX: Final = 4096  # different rules of delivery kept to be shared by copies
+
+
+# At the producer's node.
+
+
+def replicate(node: Node, jobs: list[Job], external: bool, timeout_ms: int) -> Addition:
+    """Send copies of new jobs, which differ in id, creation time and body only, and wait for their confirmations."""
+    wanted = jobs[0].rules.replicate
+    kept = frozenset() if external else node.alone.delivered
+    delivered = kept.union(node.choose(wanted - len(kept), kept))
+    addition = Addition(jobs, delivered, wanted, external)
+    for job in jobs:
+        job.holders = Confirming(delivered, set(kept), addition)
+    addition.deadline_ms = node.now_ms + timeout_ms if timeout_ms else 0
+    addition.pause_ms = EXTRA_MS
+    _send(node, addition, delivered, _first_flags(addition))
+    _set_timer(node, addition)
+    return addition
+
+
+def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> None:
+    """Send copies without waiting for anything; an external one is queued by one of the nodes."""
+    wanted = jobs[0].rules.replicate
+    kept = frozenset() if external else node.alone.delivered
+    chosen = node.choose(wanted - len(kept), kept)
+    delivered = kept.union(chosen)
+    holders = node.held_by(delivered)
+    once = external and not jobs[0].rules.retry_s
+    for job in jobs:
+        job.holders = holders
+        node.outbox.give(bus.REPLJOB, delivered, message_record(node, job), bus.NOREPLY | (bus.QUEUE_IT if once else 0))
+        if external and not once:
+            node.outbox.tell(bus.ENQUEUE, frozenset(chosen[:1]), job.id, job.rules.delay_s)
+
+
+def _first_flags(addition: Addition) -> int:
+    return bus.QUEUE_IT if _is_once(addition) else 0
+
+
+def _is_once(addition: Addition) -> bool:
+    """Whether the jobs may be queued by one node only, and never twice."""
+    return addition.external and not addition.jobs[0].rules.retry_s
+
+
+def _send(node: Node, addition: Addition, whom: frozenset[bytes], flags: int) -> None:
+    for job in addition.jobs:
+        if job.state == WAIT_REPL:
+            node.outbox.give(bus.REPLJOB, whom, message_record(node, job), flags)
+
+
+def message_record(node: Node, job: Job) -> bytes:
+    """Serialize a job for another node: it knows no clock but its own, so it is told how many seconds are left."""
+    left_s = max((job.expires_at - node.now_ms) // 1000, 0) + 1
+    return encode_record(
+        JobRecord(
+            job.id,
+            ACTIVE,
+            0,
+            job.flags & STORED_FLAGS & ~DELIVERED,
+            job.rules.replicate,
+            left_s,
+            job.ctime,
+            job.rules.delay_s,
+            job.rules.retry_s,
+            job.nacks,
+            job.deliveries,
+            job.queue,
+            job.body,
+            tuple(sorted(job.holders.delivered)),
+        )
+    )
+
+
+def _set_timer(node: Node, addition: Addition) -> None:
+    at_ms = min(node.now_ms + addition.pause_ms, addition.jobs[0].expires_at)
+    if addition.deadline_ms:
+        at_ms = min(at_ms, addition.deadline_ms)
+    node.timers.set(addition, at_ms)
+
+
+def wake_addition(node: Node, addition: Addition) -> None:
+    """Do what is due for jobs that wait for copies."""
+    now_ms = node.now_ms
+    if not addition.missing:
+        _settle(node, addition)
+    elif addition.jobs[0].expires_at <= now_ms:
+        give_up(node, addition, refusals.JOB_REMOVED)
+    elif addition.deadline_ms and addition.deadline_ms <= now_ms:
+        give_up(node, addition, refusals.REPLICATION_TIMEOUT)
+    else:
+        _try_harder(node, addition)
+        addition.pause_ms = min(addition.pause_ms * 2, RESEND_MS_MAX)
+        _set_timer(node, addition)
+
+
+def _try_harder(node: Node, addition: Addition) -> None:
+    """Try one more node, and send copies again to those who have not confirmed."""
+    if _is_once(addition):
+        if not addition.delivered:  # nobody could be reached yet
+            addition.delivered = frozenset(node.choose(1, addition.delivered))
+            for job in addition.jobs:
+                job.holders.delivered = addition.delivered
+            _send(node, addition, addition.delivered, bus.QUEUE_IT)
+        return
+    more = node.choose(1, addition.delivered)
+    addition.delivered = addition.delivered.union(more)
+    for job in addition.jobs:
+        if job.state != WAIT_REPL:
+            continue
+        holders = job.holders
+        assert isinstance(holders, Confirming)
+        holders.delivered = addition.delivered
+        record = message_record(node, job)
+        node.outbox.give(bus.REPLJOB, addition.delivered - holders.confirmed, record)
+        if more and holders.confirmed:  # so that everybody knows of all holders
+            node.outbox.give(bus.REPLJOB, frozenset(holders.confirmed), record, bus.NOREPLY)
+
+
+def heard_gotjob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """Count confirmations."""
+    for job_id, _ in refs:
+        job = node.jobs.get(job_id)
+        if job is None or job.state != WAIT_REPL:
+            continue
+        holders = job.holders
+        assert isinstance(holders, Confirming)
+        addition = holders.addition
+        if addition is None or peer.id in holders.confirmed:
+            continue
+        holders.confirmed.add(peer.id)
+        if peer.id not in holders.delivered:
+            holders.delivered = addition.delivered = addition.delivered | peer.alone
+        if len(holders.confirmed) == addition.replicate:
+            addition.missing -= 1
+            if not addition.missing:
+                _settle(node, addition)
+
+
+def _settle(node: Node, addition: Addition) -> None:
+    """End the wait: the jobs begin their life."""
+    if addition.is_whole and addition.refused:
+        give_up(node, addition, refusals.JOB_REMOVED)
+        return
+    node.timers.cancel(addition)
+    jobs = [job for job in addition.jobs if job.state == WAIT_REPL]
+    if jobs and addition.external:
+        for job in jobs:
+            _leave_to_others(node, addition, job)
+    elif jobs:
+        holders = node.held_by(addition.delivered)
+        for job in jobs:
+            job.holders = holders
+        place_new(node, jobs)
+    if addition.client is not None:
+        node.port.added(addition)
+
+
+def _leave_to_others(node: Node, addition: Addition, job: Job) -> None:
+    holders = job.holders
+    assert isinstance(holders, Confirming)
+    if not _is_once(addition):
+        able = sorted(holders.confirmed)
+        whom = frozenset((able[node.chance(len(able))],))
+        node.outbox.tell(bus.ENQUEUE, whom, job.id, job.rules.delay_s)
+    unregister(node, job)
+
+
+def give_up(node: Node, addition: Addition, reason: tuple[str, str]) -> None:
+    """End the wait without success: whoever may have a copy is told to forget it."""
+    node.timers.cancel(addition)
+    for job in addition.jobs:
+        if job.state != WAIT_REPL:
+            continue
+        holders = job.holders
+        assert isinstance(holders, Confirming)
+        if len(holders.confirmed) >= addition.replicate and not addition.is_whole and addition.client is not None:
+            job.holders = node.held_by(addition.delivered)
+            if addition.external:
+                job.holders = holders
+                _leave_to_others(node, addition, job)
+            else:
+                place_new(node, [job])
+            continue
+        addition.refused[job.id] = Refused(*reason)
+        _drop(node, job)
+    if addition.client is not None:
+        node.port.added(addition)
+
+
+def _drop(node: Node, job: Job) -> None:
+    node.outbox.tell(bus.DELJOB, job.holders.delivered, job.id)
+    node.finished.add(job.id)
+    unregister(node, job)
+
+
+# At the nodes that hold copies.
+
+
+def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
+    """Take copies of jobs, or refuse them by silence."""
+    if node.cluster.leaving or node.memory.used_bytes > node.memory.warn_bytes or node.refuses_copies:
+        return
+    fresh: list[Job] = []
+    for record in bus.records(message):
+        job = node.jobs.get(record.id)
+        if job is not None:
+            join_holders(node, job, frozenset(record.nodes))
+            if job.state == ACKED:
+                node.outbox.tell(bus.SETACK, peer.alone, job.id, len(job.holders.delivered), 0, job.holders.delivered)
+                continue
+        elif record.id in node.finished:
+            continue
+        else:
+            queue = node.queues.by_name.get(record.queue)
+            if queue is not None and queue.pause & PAUSED_IN:
+                continue
+            job = register_copy(node, record, message.flags)
+            if not message.flags & bus.QUEUE_IT:
+                fresh.append(job)
+        if not message.flags & bus.NOREPLY:
+            node.outbox.tell(bus.GOTJOB, peer.alone, record.id)
+    if fresh and node.journal is not None:
+        for group in alike(fresh):
+            node.journal.added(group)
+
+
+def alike(jobs: list[Job]) -> list[list[Job]]:
+    """Group jobs by what the journal expects to be the same."""
+    groups: list[list[Job]] = []
+    last: Job | None = None
+    for job in jobs:
+        if (
+            last is not None
+            and job.queue == last.queue
+            and job.rules == last.rules
+            and job.holders is last.holders
+            and (job.state, job.flags, job.nacks, job.deliveries, job.expires_at)
+            == (last.state, last.flags, last.nacks, last.deliveries, last.expires_at)
+        ):
+            groups[-1].append(job)
+        else:
+            groups.append([job])
+        last = job
+    return groups
+
+
+def register_copy(node: Node, record: JobRecord, flags: int) -> Job:
+    """Take a job in that another node has sent."""
+    rules = _rules(node, record)
+    queue = node.queues.by_name.get(record.queue)
+    name = queue.name if queue is not None else record.queue
+    now_ms = node.now_ms
+    expires_at = now_ms + record.expires * 1000
+    holders = node.held_by(frozenset(record.nodes) & node.cluster.ids | node.alone.delivered)
+    job = Job(record.id, name, record.body, rules, record.ctime, expires_at, holders)
+    job.nacks, job.deliveries = record.nacks, record.deliveries
+    job.flags = record.flags & STORED_FLAGS & ~DELIVERED | BCAST_QUEUED
+    if rules.retry_s:
+        job.flags |= BCAST_WILLQUEUE
+        job.requeue_at = node.after_retry(rules.delay_s * 1000 + rules.retry_ms)
+    node.jobs.put(job)
+    node.memory.used_bytes += JOB_BYTES + len(job.body)
+    if flags & bus.QUEUE_IT and not rules.retry_s:
+        job.flags &= ~BCAST_QUEUED
+        if rules.delay_s:
+            job.requeue_at = now_ms + rules.delay_s * 1000 + 1
+        if node.journal is not None:
+            node.journal.added([job])
+        if not rules.delay_s:
+            enqueue(node, job)
+    if job.wake_at == 0:
+        schedule(node, job)
+    return job
+
+
+def _rules(node: Node, record: JobRecord) -> Rules:
+    key = (record.replicate, record.delay, record.retry)
+    rules = node.rules.get(key)
+    if rules is None:
+        if len(node.rules) >= RULES_MAX:
+            node.rules.clear()
+        rules = node.rules[key] = Rules.of(record.replicate, record.delay, record.retry)
+    return rules
+
+
+def join_holders(node: Node, job: Job, nodes: frozenset[bytes]) -> None:
+    """Learn of more nodes that may hold a job."""
+    more = (nodes & node.cluster.ids) - job.holders.delivered
+    if not more:
+        return
+    delivered = job.holders.delivered | more
+    if isinstance(job.holders, Confirming):
+        job.holders.delivered = delivered
+        if job.holders.addition is not None:
+            job.holders.addition.delivered = job.holders.addition.delivered | more
+    else:
+        job.holders = node.held_by(delivered)
+        if node.journal is not None:
+            node.journal.held(job)
+
+
+def heard_enqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """Queue jobs that the node which took them in keeps no copy of."""
+    for job_id, delay_s in refs:
+        job = node.jobs.get(job_id)
+        if job is None or job.state != ACTIVE:
+            continue
+        queue = node.queues.by_name.get(job.queue)
+        if queue is not None and queue.pause & PAUSED_IN and job.rules.retry_s:
+            continue  # it comes with its retry time
+        job.flags &= ~BCAST_QUEUED
+        if not delay_s:
+            enqueue(node, job)
+            continue
+        job.requeue_at = node.now_ms + delay_s * 1000 + 1
+        schedule(node, job)
+        if node.journal is not None:
+            node.journal.changed(job)
+
+
+def heard_deljob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """Forget jobs, whatever they are doing."""
+    for job_id, _ in refs:
+        node.finished.add(job_id)
+        job = node.jobs.get(job_id)
+        if job is not None and job.state != GONE:
+            remove(node, job)

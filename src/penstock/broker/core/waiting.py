@@ -1,0 +1,57 @@
+"""Those who wait: consumers for a job, producers for the copies of theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.core.timers import Timed
+
+if TYPE_CHECKING:
+    from penstock.broker.core.jobs import Job
+    from penstock.broker.core.queues import Queue
+    from penstock.broker.core.refusals import Refused
+
+
+class Waiter(Timed):
+    """One client that waits for a job: on which queues, until when, and how it wants it."""
+
+    __slots__ = ("client", "counters", "lease_ms", "queues")
+
+    def __init__(self, client: object, counters: bool, lease_ms: int) -> None:
+        super().__init__(0)
+        self.client = client
+        self.counters = counters
+        self.lease_ms = lease_ms
+        self.queues: tuple[Queue, ...] = ()
+
+
+class Addition(Timed):
+    """Jobs added together that wait for their copies, and who waits with them: a client, or nobody (a hand-over)."""
+
+    __slots__ = (
+        "client",
+        "deadline_ms",
+        "delivered",
+        "external",
+        "is_whole",
+        "jobs",
+        "missing",
+        "pause_ms",
+        "refused",
+        "replicate",
+        "was_queued",
+    )
+
+    def __init__(self, jobs: list[Job], delivered: frozenset[bytes], replicate: int, external: bool) -> None:
+        super().__init__(0)
+        self.jobs = jobs
+        self.delivered = delivered  # to whom copies were sent, this node included unless `external`
+        self.replicate = replicate
+        self.external = external  # this node keeps no copy
+        self.missing = len(jobs)  # jobs without enough copies
+        self.deadline_ms = 0
+        self.pause_ms = 0  # until copies are sent again
+        self.client: object = None
+        self.is_whole = False  # all of the jobs, or none
+        self.was_queued: bool = False  # of a hand-over: the job is to be queued where it goes
+        self.refused: dict[bytes, Refused] = {}  # by id, once it is over

@@ -1,0 +1,330 @@
+"""The cluster bus: what nodes say to each other, as the original says it. Integers are big endian.
+
+    offset  size  field
+    0       4     `DbuZ`
+    4       4     length of the whole message
+    8       2     version, 1
+    10      2     zero
+    12      2     type
+    14      2     count of gossip entries
+    16      40    sender's id
+    56      46    zeros
+    102     34    zeros from an original node; from ours: `PNSK`, version, abilities, sequence (8), zeros
+    136     2     sender's client port
+    138     2     sender's flags
+    140     1     zero
+    141     3     flags of the message; byte 0 is the original's, 1 and 2 are ours, and zero from an original
+    144     ...   payload
+
+    type            payload
+    PING PONG MEET  gossip: 104 bytes a node (id, ping sent, pong received, ip, port, flags)
+    FAIL            the id of a node
+    REPLJOB         u32 how many, u32 bytes, serialized jobs (wire.record); an original takes one at a time
+    YOURJOBS        the same, up to 100
+    NEEDJOBS PAUSE  u32 value, u32 length, the queue's name
+    MANY            ours: u16 type, u16 zero, u32 how many nodes, their ids, then references to jobs
+    all others      one reference to a job: its id and a u32
+
+MANY says one thing about many jobs at once, and with which nodes hold them; it goes only to nodes that have shown the
+ability. A message has no receiver in it: the same bytes serve all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.wire.record import JobRecord, RecordError, decode_record
+
+PING: Final = 0
+PONG: Final = 1
+MEET: Final = 2
+FAIL: Final = 3
+REPLJOB: Final = 4
+GOTJOB: Final = 5
+ENQUEUE: Final = 6
+QUEUED: Final = 7
+SETACK: Final = 8
+WILLQUEUE: Final = 9
+GOTACK: Final = 10
+DELJOB: Final = 11
+NEEDJOBS: Final = 12
+YOURJOBS: Final = 13
+WORKING: Final = 14
+PAUSE: Final = 15
+MANY: Final = 16
+# fmt: off
+TYPE_NAMES: Final = (
+    "PING", "PONG", "MEET", "FAIL", "REPLJOB", "GOTJOB", "ENQUEUE", "QUEUED", "SETACK", "WILLQUEUE", "GOTACK", "DELJOB",
+    "NEEDJOBS", "YOURJOBS", "WORKING", "PAUSE", "MANY",
+)
+# fmt: on
+GOSSIP_TYPES: Final = frozenset((PING, PONG, MEET))
+NODE_TYPES: Final = frozenset((PING, PONG, MEET, FAIL))
+REFERENCE_TYPES: Final = frozenset((GOTJOB, ENQUEUE, QUEUED, SETACK, WILLQUEUE, GOTACK, DELJOB, WORKING))
+RECORD_TYPES: Final = frozenset((REPLJOB, YOURJOBS))
+NAME_TYPES: Final = frozenset((NEEDJOBS, PAUSE))
+
+# Flags of a message. From 256 on they are ours.
+NOREPLY: Final = 1
+INCR_NACKS: Final = 2
+INCR_DELIVERIES: Final = 4
+QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
+WAITERS_SHIFT: Final = 16  # NEEDJOBS: how many clients wait there, up to 255
+
+SIGNATURE: Final = b"DbuZ"
+OUR_MARK: Final = b"PNSK"
+OUR_VERSION: Final = 1
+VERSION: Final = 1
+CAN_MANY: Final = 1  # the ability to take MANY, and more than one job in a REPLJOB
+
+HEADER: Final = struct.Struct(">4sIHHHH40s46x4sBBQ20xHHxBBB")
+HEADER_BYTES: Final = 144
+GOSSIP: Final = struct.Struct(">40sII46sHHxxxxxx")
+GOSSIP_BYTES: Final = 104
+TWO_U32: Final = struct.Struct(">II")
+MANY_HEAD: Final = struct.Struct(">HHI")
+NODE_ID_BYTES: Final = 40
+JOB_ID_BYTES: Final = 40
+REFERENCE_BYTES: Final = 44
+U32_MAX: Final = 0xFFFFFFFF
+# The largest body is 512 MB, and a hundred jobs may travel together; nobody means more than this.
+MESSAGE_BYTES_MAX: Final = 1 << 30
+
+
+class BusError(Exception):
+    """Bytes that no node sends: the link has to be closed."""
+
+
+class Gossip:
+    """What one node tells about another."""
+
+    __slots__ = ("flags", "id", "ip", "ping_sent", "pong_received", "port")
+
+    def __init__(self, peer_id: bytes, ping_sent: int, pong_received: int, ip: str, port: int, flags: int) -> None:
+        self.id = peer_id
+        self.ping_sent = ping_sent
+        self.pong_received = pong_received
+        self.ip = ip
+        self.port = port
+        self.flags = flags
+
+
+class Message:
+    """One message as it arrived; its payload is read by the functions below."""
+
+    __slots__ = ("abilities", "count", "flags", "node_flags", "payload", "port", "sender", "sequence", "type")
+
+    def __init__(
+        self,
+        kind: int,
+        sender: bytes,
+        port: int,
+        node_flags: int,
+        flags: int,
+        abilities: int,
+        sequence: int,
+        count: int,
+        payload: bytes,
+    ) -> None:
+        self.type = kind
+        self.sender = sender
+        self.port = port
+        self.node_flags = node_flags
+        self.flags = flags
+        self.abilities = abilities
+        self.sequence = sequence
+        self.count = count
+        self.payload = payload
+
+
+def encode(
+    kind: int, sender: bytes, port: int, node_flags: int, sequence: int, payload: bytes, flags: int = 0, count: int = 0
+) -> bytes:
+    """Make a message."""
+    head = HEADER.pack(
+        SIGNATURE,
+        HEADER_BYTES + len(payload),
+        VERSION,
+        0,
+        kind,
+        count,
+        sender,
+        OUR_MARK,
+        OUR_VERSION,
+        CAN_MANY,
+        sequence,
+        port,
+        node_flags,
+        flags & 0xFF,
+        flags >> 8 & 0xFF,
+        flags >> 16 & 0xFF,
+    )
+    return head + payload
+
+
+def decode(data: bytes) -> Message | None:
+    """Read a whole message; None for one that isn't for us: of another version, or of the wrong size for its type."""
+    (
+        _,
+        length,
+        version,
+        _,
+        kind,
+        count,
+        sender,
+        mark,
+        _,
+        abilities,
+        sequence,
+        port,
+        node_flags,
+        flags0,
+        flags1,
+        flags2,
+    ) = HEADER.unpack_from(data)
+    if version != VERSION or kind > MANY or length != len(data):
+        return None
+    flags = flags0 | flags1 << 8 | flags2 << 16
+    if mark != OUR_MARK:
+        abilities, sequence, flags = 0, 0, flags0
+    message = Message(kind, sender, port, node_flags, flags, abilities, sequence, count, data[HEADER_BYTES:])
+    return message if _fits(message) else None
+
+
+def is_about_nodes(data: bytes) -> bool:
+    """Tell whether a whole message is about nodes, not about jobs."""
+    return int.from_bytes(data[12:14], "big") in NODE_TYPES
+
+
+def _fits(message: Message) -> bool:
+    kind, payload = message.type, message.payload
+    size = len(payload)
+    if kind in REFERENCE_TYPES:
+        return size == REFERENCE_BYTES
+    if kind in GOSSIP_TYPES:
+        return size == message.count * GOSSIP_BYTES
+    if kind == FAIL:
+        return size == NODE_ID_BYTES
+    if kind == MANY:
+        if size < MANY_HEAD.size:
+            return False
+        inner, _, nodes = MANY_HEAD.unpack_from(payload)
+        rest = size - MANY_HEAD.size - nodes * NODE_ID_BYTES
+        return inner in REFERENCE_TYPES and rest >= 0 and rest % REFERENCE_BYTES == 0
+    return size >= TWO_U32.size and size - TWO_U32.size == TWO_U32.unpack_from(payload)[1]
+
+
+# Payloads, made and read.
+
+
+def encode_gossip(entries: Sequence[Gossip]) -> bytes:
+    """Make the payload of PING, PONG and MEET."""
+    return b"".join(
+        GOSSIP.pack(e.id, e.ping_sent & U32_MAX, e.pong_received & U32_MAX, e.ip.encode("ascii"), e.port, e.flags)
+        for e in entries
+    )
+
+
+def decode_gossip(message: Message) -> list[Gossip]:
+    """Read the payload of PING, PONG and MEET; entries with an address that can't be one have none."""
+    entries = []
+    for peer_id, ping_sent, pong_received, ip, port, flags in GOSSIP.iter_unpack(message.payload):
+        text = ip.partition(b"\0")[0].decode("ascii", "replace")
+        entries.append(Gossip(peer_id, ping_sent, pong_received, text, port, flags))
+    return entries
+
+
+def reference(job_id: bytes, value: int = 0) -> bytes:
+    """Make a reference to a job: the payload of most messages."""
+    return job_id + value.to_bytes(4, "big")
+
+
+def many(kind: int, nodes: Sequence[bytes], references: Sequence[bytes]) -> bytes:
+    """Make the payload of MANY."""
+    return MANY_HEAD.pack(kind, 0, len(nodes)) + b"".join(nodes) + b"".join(references)
+
+
+def references(message: Message) -> tuple[int, list[bytes] | None, list[tuple[bytes, int]]]:
+    """Read the type, the nodes (None: it doesn't say) and the references of a message about one job or many."""
+    payload = message.payload
+    if message.type != MANY:
+        return message.type, None, [(payload[:JOB_ID_BYTES], int.from_bytes(payload[JOB_ID_BYTES:], "big"))]
+    kind, _, count = MANY_HEAD.unpack_from(payload)
+    start = MANY_HEAD.size
+    at = start + count * NODE_ID_BYTES
+    nodes = [payload[i : i + NODE_ID_BYTES] for i in range(start, at, NODE_ID_BYTES)]
+    refs = []
+    for i in range(at, len(payload), REFERENCE_BYTES):
+        end = i + JOB_ID_BYTES
+        refs.append((payload[i:end], int.from_bytes(payload[end : end + 4], "big")))
+    return kind, nodes, refs
+
+
+def jobs(records: Sequence[bytes]) -> bytes:
+    """Make the payload of REPLJOB and YOURJOBS from serialized jobs."""
+    data = b"".join(records)
+    return TWO_U32.pack(len(records), len(data)) + data
+
+
+def records(message: Message) -> list[JobRecord]:
+    """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read or isn't announced."""
+    payload = message.payload
+    count, _ = TWO_U32.unpack_from(payload)
+    found: list[JobRecord] = []
+    at = TWO_U32.size
+    while at < len(payload) and len(found) < count:
+        try:
+            record, at = decode_record(payload, at)
+        except RecordError:
+            break
+        found.append(record)
+    return found
+
+
+def named(value: int, name: bytes) -> bytes:
+    """Make the payload of NEEDJOBS and PAUSE."""
+    return TWO_U32.pack(value, len(name)) + name
+
+
+def name_of(message: Message) -> tuple[int, bytes]:
+    """Read the value and the queue's name of NEEDJOBS and PAUSE."""
+    value: int = TWO_U32.unpack_from(message.payload)[0]
+    return value, message.payload[TWO_U32.size :]
+
+
+class BusReader:
+    """Cuts a stream of bytes into messages."""
+
+    __slots__ = ("_buffer", "_needed")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._needed = 0  # bytes before there is anything new to find in the buffer
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much has arrived of a message that isn't whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Give the whole messages that are there now; raises BusError if this is no bus."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._needed:
+                return []
+            data = bytes(self._buffer)
+        messages: list[bytes] = []
+        at, end, self._needed = 0, len(data), 8
+        while end - at >= 8:
+            length = int.from_bytes(data[at + 4 : at + 8], "big")
+            if data[at : at + 4] != SIGNATURE or not HEADER_BYTES <= length <= MESSAGE_BYTES_MAX:
+                raise BusError(f"not a message of the bus: it begins with {data[at : at + 8]!r}")
+            if end - at < length:
+                self._needed = length
+                break
+            messages.append(data[at : at + length])
+            at += length
+        self._buffer = bytearray(data[at:])
+        return messages

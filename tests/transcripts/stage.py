@@ -1,0 +1,309 @@
+"""A stage for stories of the protocol: brokers on one clock, with every message between them written down in words.
+
+A story is a text of blocks. A block is what is done, one line each, then `----` and what came of it:
+
+    nodes A B C            three nodes that know each other; `original=C` makes C's mark of our abilities invisible
+    strangers A B C        three nodes that don't
+    A ADDJOB q hello 0     a command of a client of A; each node has one client, `A2` is a second one of A
+    wait 0.5               time passes, in seconds
+    cut A B                A and B no longer reach each other; `heal` ends all cuts
+    crash A / start A      A's process is gone, memory and all; it comes back with its disk
+    gossip                 from here on PINGs and PONGs are shown, too
+
+Ids of nodes are shown as their letters, those of jobs as J1, J2 and so on.
+"""
+
+from __future__ import annotations
+
+import re
+from heapq import heappop, heappush
+from typing import Any
+
+import hiredis
+
+from penstock.broker.core.gossip import Line
+from penstock.broker.core.membership import LINKED, Peer, cluster_from_text
+from penstock.broker.persistence import Persistence
+from penstock.wire import bus
+from tests.unit.broker.harness import CRON_S, Desk, Seat
+
+LATENCY_S = 0.001
+GOSSIP = ("PING", "PONG", "MEET")
+FLAG_WORDS = ((1, "noreply"), (2, "+nack"), (4, "+delivery"), (256, "queue-it"))
+
+
+class Port:
+    """The bus of one node."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.stage = stage
+        self.name = name
+
+    def connect(self, peer: Peer) -> None:
+        self.stage.after(LATENCY_S, self._opened, peer)
+
+    def _opened(self, peer: Peer) -> None:
+        desk = self.stage.desks.get(self.name)
+        if desk is None or peer.link == 0:
+            return
+        if self.stage.can_reach(self.name, _name(peer.ip)):
+            desk.broker.link_opened(peer)
+        else:
+            desk.broker.link_lost(peer)
+
+    def disconnect(self, peer: Peer) -> None:
+        """Nothing is kept of a link."""
+
+    def send(self, peer: Peer, data: bytes) -> None:
+        for message in bus.BusReader().feed(data):
+            self.stage.show_message(self.name, _name(peer.ip), message)
+            self.stage.after(LATENCY_S, self.stage.deliver, self.name, peer, message)
+
+
+class Stage:
+    """All nodes, their clients, and what happened since the last look."""
+
+    def __init__(self) -> None:
+        self.desks: dict[str, Desk] = {}
+        self.disks: dict[str, Any] = {}
+        self.conf: dict[str, str] = {}
+        self.directives: dict[str, object] = {}
+        self.seats: dict[str, Seat] = {}
+        self.cuts: set[frozenset[str]] = set()
+        self.originals: set[str] = set()
+        self.jobs: dict[bytes, str] = {}
+        self.lines: list[str] = []
+        self.now_s = 1000.0
+        self.shows_gossip = False
+        self._events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
+        self._sequence = 0
+
+    # The network.
+
+    def after(self, seconds: float, do: Any, *args: Any) -> None:
+        self._sequence += 1
+        heappush(self._events, (self.now_s + seconds, self._sequence, do, args))
+
+    def can_reach(self, name: str, other: str) -> bool:
+        return other in self.desks and frozenset((name, other)) not in self.cuts
+
+    def deliver(self, sender: str, peer: Peer, data: bytes) -> None:
+        receiver = _name(peer.ip)
+        if not self.can_reach(sender, receiver):
+            return
+        if sender in self.originals:
+            data = data[:102] + bytes(34) + data[136:]
+
+        def reply(answer: bytes) -> None:
+            self.show_message(receiver, sender, answer)
+            self.after(LATENCY_S, self._answered, receiver, sender, peer, answer)
+
+        self.desks[receiver].broker.receive(Line(None, _ip(sender), _ip(receiver), reply), [data])
+
+    def _answered(self, sender: str, receiver: str, peer: Peer, data: bytes) -> None:
+        if not self.can_reach(sender, receiver):
+            return
+        if sender in self.originals:
+            data = data[:102] + bytes(34) + data[136:]
+        if peer.link == LINKED:
+            self.desks[receiver].broker.receive(Line(peer, _ip(sender), _ip(receiver), lambda _: None), [data])
+
+    # Words.
+
+    def show_message(self, sender: str, receiver: str, data: bytes) -> None:
+        message = bus.decode(data)
+        assert message is not None, data
+        name = bus.TYPE_NAMES[message.type]
+        if name in GOSSIP and not self.shows_gossip:
+            return
+        self.lines.append(f"{sender} -> {receiver}  {' '.join([name, *self._words(message)])}")
+
+    def _words(self, message: bus.Message) -> list[str]:
+        flags = [word for bit, word in FLAG_WORDS if message.flags & bit]
+        if message.type in bus.GOSSIP_TYPES:
+            return [f"{_letter(e.id)}:{e.flags}" for e in bus.decode_gossip(message)]
+        if message.type == bus.FAIL:
+            return [_letter(message.payload)]
+        if message.type in bus.RECORD_TYPES:
+            return [f"{self._job(r.id)}(held by {_letters(r.nodes)})" for r in bus.records(message)] + flags
+        if message.type in bus.NAME_TYPES:
+            value, queue = bus.name_of(message)
+            waiting = message.flags >> bus.WAITERS_SHIFT
+            return [queue.decode(), str(value)] + ([f"waiting={waiting}"] if waiting else [])
+        kind, nodes, refs = bus.references(message)
+        words = [bus.TYPE_NAMES[kind]] if message.type == bus.MANY else []
+        words += [self._job(job_id) + (f"={value}" if value else "") for job_id, value in refs]
+        return words + ([f"held by {_letters(nodes)}"] if nodes else []) + flags
+
+    def _job(self, job_id: bytes) -> str:
+        return self.jobs.setdefault(job_id, f"J{len(self.jobs) + 1}")
+
+    def _plain(self, value: Any) -> str:
+        if isinstance(value, hiredis.ReplyError):
+            return f"-{value}"
+        if isinstance(value, list):
+            return "[" + ", ".join(self._plain(item) for item in value) + "]"
+        if isinstance(value, bytes):
+            text = re.sub(rb"D-.{8}-.{24}-....", lambda match: self._job(match[0]).encode(), value, flags=re.DOTALL)
+            text = re.sub(rb"([a-z])\1{39}", lambda match: match[1].upper(), text)
+            text = re.sub(rb"\b1700\d{9,15}\b|\b\d{19}\b", b"(time)", text)
+            return text.decode("latin-1").rstrip("\n")
+        return "nil" if value is None else str(value)
+
+    # What a story does.
+
+    def do(self, line: str) -> None:
+        verb, *words = line.split()
+        action = getattr(self, f"_do_{verb}", None)
+        if action is not None:
+            action(*words)
+        else:
+            self._command(verb, words)
+        self._run_until(self.now_s)
+
+    def _do_nodes(self, *words: str) -> None:
+        for word in words:
+            key, _, value = word.partition("=")
+            if key == "original":
+                self.originals.add(value)
+            elif value:
+                self.directives[key.replace("-", "_")] = int(value) if value.isdigit() else value == "yes"
+        names = [word for word in words if "=" not in word]
+        text = "".join(f"{_id(name).decode()} {_ip(name)}:7711 noflags 0 0 disconnected\n" for name in names)
+        for name in names:
+            self.conf[name] = text.replace(f"{_ip(name)}:7711 noflags", f"{_ip(name)}:7711 myself")
+            self._do_start(name)
+        self._wait(2.0)
+        self.lines.clear()
+
+    def _do_strangers(self, *names: str) -> None:
+        for name in names:
+            self.conf[name] = f"{_id(name).decode()} {_ip(name)}:7711 myself 0 0 connected\n"
+            self._do_start(name)
+
+    def _do_start(self, name: str) -> None:
+        directives: dict[str, Any] = {"cluster_node_timeout": 3000, **self.directives, "appendonly": False}
+        desk = Desk(_id(name), **directives)
+        desk.now_s = self.now_s
+        if name in self.disks:
+            desk.disk = desk.broker.disk = self.disks[name]
+            desk.broker.persistence = Persistence(desk.broker)
+        self.disks[name] = desk.disk
+        self.desks[name] = desk
+        broker = desk.broker
+        broker.set_clock()
+        broker.node.take_cluster(cluster_from_text(self.conf[name], int(self.now_s * 1000)))
+        broker.use_bus(Port(self, name))
+        if self.directives.get("appendonly"):
+            broker.config.appendonly = True
+            for _ in broker.persistence.begin_load(0):
+                pass
+            broker.persistence.end_load()
+            broker.persistence.open()
+        broker.reguard()
+
+    def _do_crash(self, name: str) -> None:
+        broker = self.desks.pop(name).broker
+        self.conf[name] = broker.node.cluster.text(False)
+        for seat in [seat for seat in self.seats if seat[0] == name]:
+            del self.seats[seat]
+        for other, desk in self.desks.items():
+            for peer in desk.broker.node.cluster.peers.values():
+                if peer.ip == _ip(name) and peer.link and other != name:
+                    desk.broker.link_lost(peer)
+
+    def _do_cut(self, *names: str) -> None:
+        self.cuts.add(frozenset(names))
+
+    def _do_heal(self) -> None:
+        self.cuts.clear()
+
+    def _do_gossip(self) -> None:
+        self.shows_gossip = True
+
+    def _do_close(self, name: str) -> None:
+        seat = self.seats.pop(name)
+        self.desks[name[0]].broker.disconnect(seat.client)
+
+    def _do_wait(self, seconds: str) -> None:
+        self._wait(float(seconds))
+
+    def _wait(self, seconds: float) -> None:
+        until = round(self.now_s + seconds, 6)
+        while self.now_s < until - 1e-9:
+            step = min(until, (int(self.now_s / CRON_S + 1e-6) + 1) * CRON_S)
+            self._run_until(step)
+            for desk in self.desks.values():
+                desk.broker.cron()
+            self._run_until(step)
+
+    def _run_until(self, until: float) -> None:
+        """Let messages, timers and turns happen up to a time."""
+        self._settle()
+        while True:
+            due = [self._events[0][0]] if self._events else []
+            for desk in self.desks.values():
+                next_ms = desk.broker.node.timers.next_ms()
+                if next_ms is not None:
+                    due.append(max(self.now_s, next_ms / 1000))
+            if not due or min(due) > until + 1e-9:
+                break
+            self._set_clock(max(self.now_s, min(due)))
+            while self._events and self._events[0][0] <= self.now_s + 1e-9:
+                _, _, do, args = heappop(self._events)
+                do(*args)
+            for desk in self.desks.values():
+                next_ms = desk.broker.node.timers.next_ms()
+                if next_ms is not None and next_ms <= int(self.now_s * 1000):
+                    desk.broker.tick()
+            self._settle()
+            if min(due) <= self.now_s and not self._events:
+                self._set_clock(self.now_s + 0.0005)
+        self._set_clock(max(self.now_s, until))
+
+    def _set_clock(self, now_s: float) -> None:
+        self.now_s = now_s
+        for desk in self.desks.values():
+            desk.now_s = now_s
+
+    def _settle(self) -> None:
+        for name, desk in self.desks.items():
+            desk.turn()
+            for seat_name, seat in self.seats.items():
+                if seat_name[0] == name:
+                    self.lines += [f"{seat_name}> {self._plain(reply)}" for reply in seat.pushed()]
+
+    def _command(self, seat_name: str, words: list[str]) -> None:
+        seat = self.seats.get(seat_name)
+        if seat is None:
+            seat = self.seats[seat_name] = self.desks[seat_name[0]].client()
+        ids = {name: job_id for job_id, name in self.jobs.items()}
+        args = [ids.get(word, word) if word[:1] == "J" else word for word in words]
+        args = [_id(word[1:]) if isinstance(word, str) and word.startswith("@") else word for word in args]
+        args = [_ip(word[3:]) if isinstance(word, str) and word.startswith("ip:") else word for word in args]
+        seat.send(list(args))
+
+    def told(self) -> list[str]:
+        """Give what happened since the last look."""
+        lines, self.lines = self.lines, []
+        return lines
+
+
+def _id(name: str) -> bytes:
+    return name.lower().encode() * 40
+
+
+def _ip(name: str) -> str:
+    return f"10.0.0.{ord(name) - 64}"
+
+
+def _name(ip: str) -> str:
+    return chr(int(ip.rpartition(".")[2]) + 64)
+
+
+def _letter(node_id: bytes) -> str:
+    return node_id[:1].decode().upper()
+
+
+def _letters(nodes: Any) -> str:
+    return "".join(sorted(_letter(node) for node in nodes))
