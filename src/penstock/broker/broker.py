@@ -17,7 +17,7 @@ from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
 from penstock.broker.commands.jobs import shape_addition, shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
 from penstock.broker.config import Config
-from penstock.broker.core import blocking, eviction, gossip, messages
+from penstock.broker.core import blocking, draining, eviction, gossip, messages
 from penstock.broker.core.adding import Terms
 from penstock.broker.core.blocking import serve_ready
 from penstock.broker.core.gossip import Line
@@ -451,6 +451,7 @@ class Broker:
             eviction.drop_idle_queues(node)
             if node.cluster.leaving:
                 blocking.refuse_waiters(node)
+                draining.drain(node)
         self._housekeeping.cron()
         node.memory.peak_bytes = max(node.memory.peak_bytes, node.memory.used_bytes)
         self.persistence.cron()

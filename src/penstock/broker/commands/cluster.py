@@ -14,6 +14,7 @@ from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, to_integer
 from penstock.broker.commands.subcommands import Subcommand, find
 from penstock.broker.core import gossip
+from penstock.broker.core.draining import start_draining, stop_draining
 from penstock.broker.core.membership import NODE_ID_BYTES, PORT_MAX
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove_all
@@ -85,6 +86,8 @@ def _info(broker: Broker, client: Client, args: list[bytes]) -> bytes:
         "size": known.size,
         "stats_messages_sent": known.messages_sent,
         "stats_messages_received": known.messages_received,
+        "draining": "yes" if broker.node.drain is not None else "no",
+        "drain_left": broker.node.jobs.count if broker.node.drain is not None else 0,
     }
     return bulk("".join(f"cluster_{key}:{value}\r\n" for key, value in facts.items()).encode())
 
@@ -135,7 +138,18 @@ def _leaving(broker: Broker, client: Client, args: list[bytes]) -> bytes:
     leaving = LEAVING_WORDS.get(args[2].upper())
     if leaving is None:
         raise Refused(*BAD_LEAVING)
+    if not leaving:
+        stop_draining(broker.node)
     known.leaving = leaving
+    _save(broker)
+    return OK
+
+
+def _drain(broker: Broker, client: Client, args: list[bytes]) -> bytes:
+    """DRAIN: leave, and hand every job over to other nodes until this one holds nothing; LEAVING no ends it."""
+    if len(broker.node.cluster.others) == 0:
+        raise Refused("ERR", "there is no other node to hand jobs over to")
+    start_draining(broker.node)
     _save(broker)
     return OK
 
@@ -149,4 +163,5 @@ CLUSTER_SUBCOMMANDS = {
     b"FORGET": Subcommand(3, 3, _forget),
     b"RESET": Subcommand(2, 3, _reset),
     b"LEAVING": Subcommand(2, 3, _leaving),
+    b"DRAIN": Subcommand(2, 2, _drain),
 }

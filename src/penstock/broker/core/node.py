@@ -8,6 +8,7 @@ its two ports.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.core.finished import Finished
@@ -86,6 +87,8 @@ class Node:
         self.acked: dict[bytes, Job] = {}  # acked here, and not yet known to be so everywhere
         self.finished = Finished(self.memory)
         self.unannounced: list[Job] = []  # restored, waiting until others can be asked whether they have them queued
+        self.drain: Iterator[Job] | None = None  # the jobs that are still to be handed over, while the node drains
+        self.handovers: dict[Addition, None] = {}
         self.rules: dict[tuple[int, int, int], Rules] = {}  # of copies, to be shared
         self.refuses_copies = False  # while what it is given can't be written down
         self.adopt_id(node_id)

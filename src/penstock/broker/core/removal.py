@@ -78,6 +78,7 @@ def forget_all(node: Node) -> None:
     node.acked.clear()
     node.finished.clear()
     node.unannounced.clear()
+    node.handovers.clear()
     node.memory.used_bytes = node.memory.base_bytes
     for waiter in waiters:
         node.timers.cancel(waiter)

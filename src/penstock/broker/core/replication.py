@@ -52,13 +52,18 @@ def replicate(node: Node, jobs: list[Job], external: bool, timeout_ms: int) -> A
     kept = frozenset() if external else node.alone.delivered
     delivered = kept.union(node.choose(wanted - len(kept), kept))
     addition = Addition(jobs, delivered, wanted, external)
-    for job in jobs:
-        job.holders = Confirming(delivered, set(kept), addition)
     addition.deadline_ms = node.now_ms + timeout_ms if timeout_ms else 0
-    addition.pause_ms = EXTRA_MS
-    _send(node, addition, delivered, _first_flags(addition))
-    _set_timer(node, addition)
+    begin(node, addition, kept)
     return addition
+
+
+def begin(node: Node, addition: Addition, kept: frozenset[bytes]) -> None:
+    """Send the first copies; whoever keeps one already has confirmed."""
+    for job in addition.jobs:
+        job.holders = Confirming(addition.delivered, set(kept), addition)
+    addition.pause_ms = EXTRA_MS
+    _send(node, addition, addition.delivered, bus.QUEUE_IT if _is_once(addition) else 0)
+    _set_timer(node, addition)
 
 
 def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> None:
@@ -74,10 +79,6 @@ def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> None:
         node.outbox.give(bus.REPLJOB, delivered, message_record(node, job), bus.NOREPLY | (bus.QUEUE_IT if once else 0))
         if external and not once:
             node.outbox.tell(bus.ENQUEUE, frozenset(chosen[:1]), job.id, job.rules.delay_s)
-
-
-def _first_flags(addition: Addition) -> int:
-    return bus.QUEUE_IT if _is_once(addition) else 0
 
 
 def _is_once(addition: Addition) -> bool:
@@ -201,10 +202,14 @@ def _settle(node: Node, addition: Addition) -> None:
 def _leave_to_others(node: Node, addition: Addition, job: Job) -> None:
     holders = job.holders
     assert isinstance(holders, Confirming)
-    if not _is_once(addition):
+    if not _is_once(addition) and addition.enqueue_s >= 0:
         able = sorted(holders.confirmed)
         whom = frozenset((able[node.chance(len(able))],))
-        node.outbox.tell(bus.ENQUEUE, whom, job.id, job.rules.delay_s)
+        node.outbox.tell(bus.ENQUEUE, whom, job.id, addition.enqueue_s)
+    if addition.is_handover:
+        node.handovers.pop(addition, None)
+        if node.journal is not None:
+            node.journal.removed(job.id)
     unregister(node, job)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.broker.core.acks import restore_ack
+from penstock.broker.core.announcing import announce_if_linked
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.jobs import (
     ACKED,
@@ -69,6 +70,7 @@ class Restorer:
         self.expired = 0
         self.withheld = 0  # at-most-once jobs that may have been delivered
         self.unsaved: list[Job] = []  # placed by what is believed now; a later load would believe something else
+        self._unannounced: list[Job] = []
         self._rules: dict[tuple[int, int, int], Rules] = {}
         self._known_ids = node.cluster.ids
         self._last_nodes: tuple[bytes, ...] = ()
@@ -108,9 +110,17 @@ class Restorer:
             self._place_at_most_once(job, state)
 
     def finish(self) -> None:
-        """Bring the jobs of each claim into the order in which they were given out."""
+        """Bring the jobs of each claim into the order in which they were given out, and ask others about the rest.
+
+        Not before: while a journal loads nothing is asked, and the time for an answer would be over when it is.
+        """
         for claim in self.node.claims.values():
             claim.jobs = dict(sorted(claim.jobs.items(), key=lambda item: item[1].token))
+        for job in self._unannounced:
+            job.requeue_at = self.node.now_ms + self.node_timeout_ms
+            schedule(self.node, job)
+        self.node.unannounced += self._unannounced
+        announce_if_linked(self.node)
 
     def _holders(self, nodes: tuple[bytes, ...]) -> Holders:
         if nodes == self._last_nodes:  # as with nearly all
@@ -125,8 +135,8 @@ class Restorer:
         if state == QUEUED:
             if len(job.holders.delivered) > 1:
                 job.flags |= BCAST_WILLQUEUE
-                job.requeue_at = node.now_ms + self.node_timeout_ms
-                node.unannounced.append(job)
+                self._unannounced.append(job)
+                return
             elif self.trust.knows_deliveries:
                 self._queue(job)
                 return

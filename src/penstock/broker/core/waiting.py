@@ -32,14 +32,15 @@ class Addition(Timed):
         "client",
         "deadline_ms",
         "delivered",
+        "enqueue_s",
         "external",
+        "is_handover",
         "is_whole",
         "jobs",
         "missing",
         "pause_ms",
         "refused",
         "replicate",
-        "was_queued",
     )
 
     def __init__(self, jobs: list[Job], delivered: frozenset[bytes], replicate: int, external: bool) -> None:
@@ -53,5 +54,6 @@ class Addition(Timed):
         self.pause_ms = 0  # until copies are sent again
         self.client: object = None
         self.is_whole = False  # all of the jobs, or none
-        self.was_queued: bool = False  # of a hand-over: the job is to be queued where it goes
+        self.is_handover = False  # of a node that drains: the job is in its journal
+        self.enqueue_s = jobs[0].rules.delay_s  # external: after how long one of the others queues them; -1: not at all
         self.refused: dict[bytes, Refused] = {}  # by id, once it is over
