@@ -73,6 +73,7 @@ class Stage:
         self.originals: set[str] = set()
         self.jobs: dict[bytes, str] = {}
         self.lines: list[str] = []
+        self.done: set[str] = set()  # verbs
         self.now_s = 1000.0
         self.shows_gossip = False
         self._events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
@@ -147,13 +148,14 @@ class Stage:
             text = re.sub(rb"D-.{8}-.{24}-....", lambda match: self._job(match[0]).encode(), value, flags=re.DOTALL)
             text = re.sub(rb"([a-z])\1{39}", lambda match: match[1].upper(), text)
             text = re.sub(rb"\b1700\d{9,15}\b|\b\d{19}\b", b"(time)", text)
-            return text.decode("latin-1").rstrip("\n")
+            return text.decode("latin-1").replace("\r", "").rstrip("\n")
         return "nil" if value is None else str(value)
 
     # What a story does.
 
     def do(self, line: str) -> None:
         verb, *words = line.split()
+        self.done.add(verb)
         action = getattr(self, f"_do_{verb}", None)
         if action is not None:
             action(*words)

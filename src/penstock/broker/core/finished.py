@@ -44,5 +44,8 @@ class Finished:
         self._young = set()
         self._old = set()
 
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
     def __contains__(self, job_id: bytes) -> bool:
         return job_id in self._young or job_id in self._old

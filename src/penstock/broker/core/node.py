@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.broker.core.exchange import EXCHANGE_BYTES
 from penstock.broker.core.finished import Finished
 from penstock.broker.core.ids import Entropy, IdSource
 from penstock.broker.core.jobs import Holders, Job, Rules
@@ -181,6 +182,10 @@ class Node:
         queue.clear()
         self.queues.remove(queue)
         self.memory.used_bytes -= QUEUE_BYTES + len(queue.name)
+        if queue.exchange is not None:
+            self.timers.cancel(queue.exchange)
+            queue.exchange = None  # they point at each other
+            self.memory.used_bytes -= EXCHANGE_BYTES
 
 
 def _u16(data: bytes) -> memoryview:

@@ -29,6 +29,9 @@ def remove(node: Node, job: Job) -> None:
 def unregister(node: Node, job: Job) -> None:
     """Take a job that is in no queue out of the node's tables."""
     job.state = GONE
+    holders = job.holders
+    if isinstance(holders, Confirming):
+        holders.addition = None  # which would keep job and addition alive in a cycle
     node.timers.cancel(job)
     node.jobs.remove(job)
     node.memory.used_bytes -= JOB_BYTES + len(job.body)
@@ -71,6 +74,10 @@ def forget_all(node: Node) -> None:
         job.claim = None  # which would keep job and claim alive in a cycle
         node.timers.cancel(job)
     waiters = list(dict.fromkeys(w for queue in node.queues.by_name.values() for w in queue.waiters))
+    for queue in node.queues.by_name.values():
+        if queue.exchange is not None:
+            node.timers.cancel(queue.exchange)
+            queue.exchange = None
     node.jobs.clear()
     node.queues.clear()
     node.claims.clear()

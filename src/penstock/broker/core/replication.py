@@ -248,6 +248,8 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
     """Take copies of jobs, or refuse them by silence."""
     if node.cluster.leaving or node.memory.used_bytes > node.memory.warn_bytes or node.refuses_copies:
         return
+    if not message.abilities and bus.announced(message) != 1:
+        return  # an original node sends one at a time: this is none
     fresh: list[Job] = []
     for record in bus.records(message):
         job = node.jobs.get(record.id)
