@@ -71,7 +71,10 @@ NOREPLY: Final = 1
 INCR_NACKS: Final = 2
 INCR_DELIVERIES: Final = 4
 QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
-WAITERS_SHIFT: Final = 16  # NEEDJOBS: how many clients wait there, up to 255
+WAITERS_SHIFT: Final = 16  # NEEDJOBS: how many clients wait there, up to 255; none means that nobody does any more
+WAIT_SHIFT: Final = 8  # NEEDJOBS: for how long they will wait
+WAIT_UNIT_MS: Final = 200
+BYTE_MAX: Final = 255
 
 SIGNATURE: Final = b"DbuZ"
 OUR_MARK: Final = b"PNSK"
@@ -198,6 +201,11 @@ def is_about_nodes(data: bytes) -> bool:
     return int.from_bytes(data[12:14], "big") in NODE_TYPES
 
 
+def sender_of(data: bytes) -> bytes:
+    """Tell who says that it sent a whole message."""
+    return data[16:56]
+
+
 def _fits(message: Message) -> bool:
     kind, payload = message.type, message.payload
     size = len(payload)
@@ -268,10 +276,15 @@ def jobs(records: Sequence[bytes]) -> bytes:
     return TWO_U32.pack(len(records), len(data)) + data
 
 
+def announced(message: Message) -> int:
+    """Tell how many jobs a REPLJOB or YOURJOBS says it has."""
+    count: int = TWO_U32.unpack_from(message.payload)[0]
+    return count
+
+
 def records(message: Message) -> list[JobRecord]:
     """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read or isn't announced."""
-    payload = message.payload
-    count, _ = TWO_U32.unpack_from(payload)
+    payload, count = message.payload, announced(message)
     found: list[JobRecord] = []
     at = TWO_U32.size
     while at < len(payload) and len(found) < count:

@@ -12,7 +12,7 @@ from penstock.broker.core import refusals
 from penstock.broker.core.delivery import fetch, wake
 from penstock.broker.core.eviction import IDLE_MS, is_idle
 from penstock.broker.core.exchange import Exchange
-from penstock.broker.core.federation import give_wanted, need_jobs, wake_exchange
+from penstock.broker.core.federation import give_wanted, need_jobs, note_wait, wake_exchange
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
@@ -56,6 +56,7 @@ def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> Non
     for queue in waiter.queues:
         queue.waiters[waiter] = None
         if node.cluster.size > 1:
+            note_wait(node, queue, timeout_ms)
             node.ready[queue] = None  # others are told that somebody waits
     if timeout_ms:
         node.timers.set(waiter, node.now_ms + timeout_ms)

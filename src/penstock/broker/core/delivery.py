@@ -18,7 +18,9 @@ from penstock.broker.core.jobs import (
     COUNTER_MASK,
     DELIVERED,
     LISTED,
+    OUT,
     QUEUED,
+    RETURNING,
     Job,
     Rules,
 )
@@ -90,6 +92,7 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     # The end of a delay is written down with the job already; everything else that queues it is news.
     is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
+    job.flags &= ~OUT
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
@@ -103,6 +106,9 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
         tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_DELIVERIES)
     else:
         job.flags |= BCAST_QUEUED
+        if job.flags & RETURNING:
+            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered)
+    job.flags &= ~RETURNING
     queue = node.queue(job.queue)
     queue.insert(job)
     queue.accessed_ms = node.now_ms
@@ -149,8 +155,7 @@ def lease(node: Node, job: Job, lease_ms: int) -> None:
         job.requeue_at = node.now_ms + lease_ms
         job.flags |= BCAST_WILLQUEUE
         schedule(node, job)
-        if len(job.holders.delivered) > 1:
-            node.outbox.tell(bus.WORKING, job.holders.delivered, job.id, lease_ms)
+        tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, lease_ms)
 
 
 def working(node: Node, job: Job) -> int:
@@ -181,13 +186,13 @@ def nack_after(node: Node, job: Job, after_ms: int) -> bool:
         return enqueue(node, job, nack=True)
     end_lease(node, job)
     job.nacks = (job.nacks + 1) & COUNTER_MASK
-    job.flags &= ~BCAST_QUEUED  # its next queueing is this nack's, not one more delivery
+    job.flags = job.flags & ~BCAST_QUEUED | RETURNING  # its next queueing is this nack's, not one more delivery
     # One more, since the clock is cut to milliseconds: it may come late, never early.
     job.requeue_at = node.now_ms + after_ms + 1
     schedule(node, job)
     if len(job.holders.delivered) > 1:
-        node.outbox.tell(bus.QUEUED, job.holders.delivered, job.id, 0, bus.INCR_NACKS)
-        node.outbox.tell(bus.WORKING, job.holders.delivered, job.id, after_ms)
+        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_NACKS)
+        tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, after_ms)
     if node.journal is not None:
         node.journal.changed(job)
     return True
@@ -214,7 +219,7 @@ def wake(node: Node, job: Job) -> None:
         else:
             job.requeue_at = 0
     elif job.flags & BCAST_WILLQUEUE and job.requeue_at - WARN_MS <= now_ms:
-        job.flags &= ~BCAST_WILLQUEUE
+        job.flags &= ~(BCAST_WILLQUEUE | OUT)  # from now on it is anybody's: two who object to each other never end
         if job.state == ACTIVE:
             tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)
     schedule(node, job)

@@ -32,6 +32,7 @@ class Exchange(Timed):
         "asked_some_tries",
         "queue",
         "sources",
+        "until_ms",
         "wanted",
     )
 
@@ -39,6 +40,7 @@ class Exchange(Timed):
         super().__init__(0)
         self.queue = queue
         self.announced = 0  # waiting clients that others know of
+        self.until_ms = 0  # as long as this a client may wait here
         self.asked_all_ms = 0
         self.asked_all_tries = 0
         self.asked_some_ms = 0

@@ -6,7 +6,8 @@ active one, unless the job may be delivered once only.
 
 Our nodes also remember who asked, with how many clients waiting: a job that is queued there later, and that nobody
 there waits for, is sent on at once. A request stands until so many jobs were sent, or for 45 s. So a waiting client
-gets a new job within a message's time, and nobody has to ask over and over.
+gets a new job within a message's time, and nobody has to ask over and over. A node that is sent a job when nobody waits
+any more says so to all, and passes the job on to whoever does.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Final
 
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.exchange import EXCHANGE_BYTES, WANT_MS, Exchange
-from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, Job
-from penstock.broker.core.membership import LINKED, Peer
+from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, WAIT_REPL, Job
+from penstock.broker.core.membership import LEAVING, LINKED, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT, Queue
-from penstock.broker.core.removal import remove
-from penstock.broker.core.replication import join_holders, message_record, register_copy
+from penstock.broker.core.removal import end_replication, remove
+from penstock.broker.core.replication import alike, join_holders, message_record, register_copy
 from penstock.wire import bus
 
 FETCH_MIN: Final = 5
@@ -47,9 +48,15 @@ def exchange_of(node: Node, queue: Queue) -> Exchange:
 # Asking.
 
 
+def note_wait(node: Node, queue: Queue, timeout_ms: int) -> None:
+    """Note that a client will wait for so long; 0 means for ever."""
+    exchange = exchange_of(node, queue)
+    exchange.until_ms = max(exchange.until_ms, node.now_ms + (timeout_ms or WANT_MS))
+
+
 def need_jobs(node: Node, queue: Queue, is_waited_for: bool) -> None:
     """Ask others for jobs: clients wait here, or the last job has just been fetched."""
-    if node.cluster.size == 1 or node.cluster.leaving:
+    if node.cluster.size == 1 or node.cluster.leaving or queue.pause & PAUSED_OUT:
         return
     exchange, now_ms = exchange_of(node, queue), node.now_ms
     rate = exchange.rate(now_ms)
@@ -64,7 +71,7 @@ def need_jobs(node: Node, queue: Queue, is_waited_for: bool) -> None:
         exchange.asked_some_ms = now_ms
         exchange.asked_some_tries = min(exchange.asked_some_tries + 1, ASK_TRIES_MAX)
         for source in sources:
-            _ask(node, node.cluster.peers.get(source), queue.name, count, waiters)
+            _ask(node, node.cluster.peers.get(source), queue.name, count, waiters, _wait_ms(node, exchange))
         exchange.announced = max(exchange.announced, waiters)
     if queue.waiters:
         _ask_again_later(node, exchange, waiters)
@@ -98,12 +105,20 @@ def _ask_all(node: Node, exchange: Exchange, waiters: int) -> None:
     exchange.asked_all_tries = min(exchange.asked_all_tries + 1, ASK_TRIES_MAX)
     exchange.announced = waiters
     for peer in node.cluster.others:
-        _ask(node, peer, exchange.queue.name, 1, waiters)
+        _ask(node, peer, exchange.queue.name, 1, waiters, _wait_ms(node, exchange))
 
 
-def _ask(node: Node, peer: Peer | None, name: bytes, count: int, waiters: int) -> None:
+def _wait_ms(node: Node, exchange: Exchange) -> int:
+    """Tell how long clients will wait here, as far as we know."""
+    return min(max(exchange.until_ms - node.now_ms, 0), WANT_MS)
+
+
+def _ask(node: Node, peer: Peer | None, name: bytes, count: int, waiters: int, wait_ms: int) -> None:
     if peer is not None and peer.link == LINKED:
-        flags = waiters << bus.WAITERS_SHIFT if peer.abilities & bus.CAN_MANY else 0
+        flags = 0
+        if waiters and peer.abilities & bus.CAN_MANY:
+            units = min(max(1, -(-wait_ms // bus.WAIT_UNIT_MS)), bus.BYTE_MAX)
+            flags = waiters << bus.WAITERS_SHIFT | units << bus.WAIT_SHIFT
         node.outbox.say(peer, bus.NEEDJOBS, bus.named(count, name), flags)
 
 
@@ -126,8 +141,16 @@ def ask_peer(node: Node, peer: Peer) -> None:
     """Tell a node that has just been linked to what clients wait for here."""
     for queue in node.queues.by_name.values():
         if queue.waiters and not node.cluster.leaving:
-            exchange_of(node, queue)
-            _ask(node, peer, queue.name, 1, min(len(queue.waiters), WAITERS_MAX))
+            waiters = min(len(queue.waiters), WAITERS_MAX)
+            _ask(node, peer, queue.name, 1, waiters, _wait_ms(node, exchange_of(node, queue)))
+
+
+def _withdraw(node: Node, exchange: Exchange) -> None:
+    """Tell everybody that nobody waits here any more."""
+    exchange.announced = 0
+    for peer in node.cluster.others:
+        if peer.abilities & bus.CAN_MANY:
+            node.outbox.say(peer, bus.NEEDJOBS, bus.named(0, exchange.queue.name))
 
 
 # Giving.
@@ -137,14 +160,19 @@ def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     """Give jobs to a node that asks, or remember that it did."""
     count, name = bus.name_of(message)
     waiters = message.flags >> bus.WAITERS_SHIFT
+    wait_ms = (message.flags >> bus.WAIT_SHIFT & bus.BYTE_MAX) * bus.WAIT_UNIT_MS
     queue = node.queues.by_name.get(name)
     if queue is None and waiters:
         queue = node.queue(name)
     if queue is None:
         return
     if waiters:
-        exchange_of(node, queue).wanted[peer.id] = (waiters, node.now_ms + WANT_MS)
+        exchange_of(node, queue).wanted[peer.id] = (waiters, node.now_ms + wait_ms)
     exchange = queue.exchange
+    if not count and message.abilities:
+        if exchange is not None:
+            exchange.wanted.pop(peer.id, None)
+        return
     if not queue.length or queue.pause & PAUSED_OUT or (exchange is not None and exchange.rate(node.now_ms)):
         return
     count = min(count, FETCH_MAX)
@@ -158,7 +186,7 @@ def give_wanted(node: Node, queue: Queue) -> None:
         return
     for peer_id, (count, until_ms) in list(exchange.wanted.items()):
         peer = node.cluster.peers.get(peer_id)
-        if peer is None or peer.link != LINKED:
+        if peer is None or peer.link != LINKED or peer.flags & LEAVING:
             del exchange.wanted[peer_id]
             continue
         given = _give(node, queue, peer, min(count, queue.length, FETCH_MAX))
@@ -176,10 +204,12 @@ def _give(node: Node, queue: Queue, peer: Peer, count: int) -> int:
     queue.jobs_out += len(jobs)
     kept: list[Job] = []
     for job in jobs:
-        if job.rules.retry_s:
+        if job.rules.retry_s:  # there its time begins anew, so here as well
             join_holders(node, job, peer.alone)
-            kept.append(job)
+            job.flags |= BCAST_WILLQUEUE
+            job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
+            kept.append(job)
         node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job))
         if not job.rules.retry_s:
             remove(node, job)
@@ -194,6 +224,7 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     """Take jobs that another node hands over, and queue them."""
     is_new = not message.sequence or message.sequence > peer.handed_over
     imported: dict[Queue, int] = {}
+    fresh: list[Job] = []
     for record in bus.records(message):
         job = node.jobs.get(record.id)
         if (job is None and record.id in node.finished) or (job is not None and job.state == ACKED):
@@ -204,8 +235,12 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
             if not record.retry and not is_new:
                 continue  # it came twice, and may be delivered once only
             job = register_copy(node, record, 0)
-            if node.journal is not None:
-                node.journal.added([job])
+            fresh.append(job)
+        elif job.state == WAIT_REPL and not record.retry:
+            end_replication(node, job)  # it went to another node to be queued there, and comes back to who waits here
+            job.state = ACTIVE
+            job.holders = node.alone
+            fresh.append(job)
         else:
             join_holders(node, job, frozenset(record.nodes))
         join_holders(node, job, peer.alone)
@@ -215,6 +250,12 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         if enqueue(node, job):
             queue = node.queue(job.queue)
             imported[queue] = imported.get(queue, 0) + 1
+    if fresh and node.journal is not None:
+        for group in alike(fresh):
+            node.journal.added(group)
     peer.handed_over = max(peer.handed_over, message.sequence)
     for queue, count in imported.items():
-        exchange_of(node, queue).imported(peer.id, count, node.now_ms)
+        exchange = exchange_of(node, queue)
+        if exchange.announced and not queue.waiters:
+            _withdraw(node, exchange)
+        exchange.imported(peer.id, count, node.now_ms)

@@ -35,6 +35,8 @@ DELIVERED: Final = 4  # fetched at least once here
 STORED_FLAGS: Final = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
 # Flags of this process alone.
 LISTED: Final = 8  # an entry of its queue's order still points here, valid or not
+OUT: Final = 32  # fetched here by a client or another node, whose time isn't over
+RETURNING: Final = 64  # given back with a delay: others hear when it is queued
 ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
 
 COUNTER_MASK: Final = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk

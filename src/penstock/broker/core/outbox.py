@@ -181,7 +181,9 @@ def _parts(records: list[bytes]) -> list[list[bytes]]:
     return parts
 
 
-def tell_holders(node: Node, kind: int, job_id: bytes, delivered: frozenset[bytes], flags: int = 0) -> None:
-    """Say something about a job to all who may hold it."""
+def tell_holders(
+    node: Node, kind: int, job_id: bytes, delivered: frozenset[bytes], flags: int = 0, value: int = 0
+) -> None:
+    """Say something about a job to all who may hold it, and who they are."""
     if len(delivered) > 1:
-        node.outbox.tell(kind, delivered, job_id, 0, flags)
+        node.outbox.tell(kind, delivered, job_id, value, flags, delivered)

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush, merge, nlargest, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.core.jobs import ACTIVE, DELIVERED, LISTED, QUEUED, Job
+from penstock.broker.core.jobs import ACTIVE, DELIVERED, LISTED, OUT, QUEUED, Job
 
 if TYPE_CHECKING:
     from penstock.broker.core.exchange import Exchange
@@ -86,7 +86,7 @@ class Queue:
         self.extend([job])
 
     def take(self, most: int) -> list[Job]:
-        """Take the next jobs out, at most so many, for delivery: they are active and DELIVERED then."""
+        """Take the next jobs out, at most so many, for delivery: they are active, DELIVERED and OUT then."""
         jobs, late = self._jobs, self._late
         taken: list[Job] = []
         while most > 0 and (jobs or late):
@@ -96,7 +96,7 @@ class Queue:
                 job = jobs.popleft()
             if job.state == QUEUED:
                 job.state = ACTIVE
-                job.flags = job.flags & ~LISTED | DELIVERED
+                job.flags = job.flags & ~LISTED | DELIVERED | OUT
                 taken.append(job)
                 most -= 1
             else:

@@ -221,16 +221,14 @@ def give_up(node: Node, addition: Addition, reason: tuple[str, str]) -> None:
             continue
         holders = job.holders
         assert isinstance(holders, Confirming)
-        if len(holders.confirmed) >= addition.replicate and not addition.is_whole and addition.client is not None:
+        if len(holders.confirmed) < addition.replicate or addition.is_whole or addition.client is None:
+            addition.refused[job.id] = Refused(*reason)
+            _drop(node, job)
+        elif addition.external:
+            _leave_to_others(node, addition, job)
+        else:
             job.holders = node.held_by(addition.delivered)
-            if addition.external:
-                job.holders = holders
-                _leave_to_others(node, addition, job)
-            else:
-                place_new(node, [job])
-            continue
-        addition.refused[job.id] = Refused(*reason)
-        _drop(node, job)
+            place_new(node, [job])
     if addition.client is not None:
         node.port.added(addition)
 
@@ -250,6 +248,10 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
         return
     if not message.abilities and bus.announced(message) != 1:
         return  # an original node sends one at a time: this is none
+    if message.flags & bus.QUEUE_IT:
+        if message.sequence <= peer.handed_over:
+            return  # it came twice, and may be queued once only
+        peer.handed_over = message.sequence
     fresh: list[Job] = []
     for record in bus.records(message):
         job = node.jobs.get(record.id)
@@ -265,8 +267,7 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
             if queue is not None and queue.pause & PAUSED_IN:
                 continue
             job = register_copy(node, record, message.flags)
-            if not message.flags & bus.QUEUE_IT:
-                fresh.append(job)
+            fresh.append(job)
         if not message.flags & bus.NOREPLY:
             node.outbox.tell(bus.GOTJOB, peer.alone, record.id)
     if fresh and node.journal is not None:
@@ -314,9 +315,7 @@ def register_copy(node: Node, record: JobRecord, flags: int) -> Job:
         job.flags &= ~BCAST_QUEUED
         if rules.delay_s:
             job.requeue_at = now_ms + rules.delay_s * 1000 + 1
-        if node.journal is not None:
-            node.journal.added([job])
-        if not rules.delay_s:
+        else:
             enqueue(node, job)
     if job.wake_at == 0:
         schedule(node, job)

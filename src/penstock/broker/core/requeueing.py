@@ -16,7 +16,7 @@ from penstock.broker.core.jobs import (
     ACTIVE,
     BCAST_WILLQUEUE,
     COUNTER_MASK,
-    DELIVERED,
+    OUT,
     QUEUED,
     WAIT_REPL,
     Job,
@@ -62,11 +62,11 @@ def heard_willqueue(
         job = _find(node, peer, job_id)
         if job is None or job.state == WAIT_REPL:
             continue
-        join_holders(node, job, peer.alone)
+        join_holders(node, job, peer.alone.union(nodes or ()))
         left_ms = job.requeue_at - node.now_ms
         if job.state == QUEUED:
             tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
-        elif job.flags & DELIVERED and left_ms > 0 and peer.abilities & bus.CAN_MANY:
+        elif job.flags & OUT and left_ms > 0 and peer.abilities & bus.CAN_MANY:
             node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms)
 
 
@@ -76,7 +76,7 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
         job = _find(node, peer, job_id)
         if job is None:
             continue
-        join_holders(node, job, peer.alone)
+        join_holders(node, job, peer.alone.union(nodes or ()))
         if flags & bus.INCR_NACKS:
             job.nacks = (job.nacks + 1) & COUNTER_MASK
         elif flags & bus.INCR_DELIVERIES:
@@ -90,6 +90,7 @@ def heard_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None,
     for job_id, left_ms in refs:
         job = _find(node, peer, job_id)
         if job is not None:
+            join_holders(node, job, peer.alone.union(nodes or ()))
             _put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)
 
 
@@ -101,8 +102,7 @@ def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
         node.queues.by_name[job.queue].drop()
         if node.journal is not None:
             node.journal.changed(job)
-    if job.token and job.state == ACTIVE:
-        return  # leased here: its own clock counts
     job.flags |= BCAST_WILLQUEUE
-    job.requeue_at = node.after_retry(wait_ms)
+    due = node.after_retry(wait_ms)
+    job.requeue_at = max(due, job.requeue_at) if job.token else due  # a lease doesn't end earlier
     schedule(node, job)
