@@ -175,6 +175,8 @@ def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         return
     if not queue.length or queue.pause & PAUSED_OUT or (exchange is not None and exchange.rate(node.now_ms)):
         return
+    if peer.link != LINKED:
+        return  # it can ask us, but we can't give it anything yet
     count = min(count, FETCH_MAX)
     _give(node, queue, peer, count if queue.length >= 2 * count else max(1, queue.length // 2))
 

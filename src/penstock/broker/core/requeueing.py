@@ -1,7 +1,7 @@
 """How the holders of a job agree who queues it again.
 
 WILLQUEUE   half a second before: whoever has it queued says so, whoever has it out with a worker says for how long, and
-            whoever knows that it is done says that
+            whoever knows that it is done says that; of two who warn each other, one gives way
 QUEUED      it is queued with the sender: others put off theirs; if two have it queued, one of them gives way
 WORKING     somebody works on it: nobody queues it for its retry time, or for as long as the sender says
 """
@@ -68,6 +68,8 @@ def heard_willqueue(
             tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
         elif job.flags & OUT and left_ms > 0 and peer.abilities & bus.CAN_MANY:
             node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms)
+        elif not job.flags & BCAST_WILLQUEUE and gives_way(job_id, node.cluster.my_id, peer.id):
+            _put_off(node, job, job.rules.retry_ms, True)  # we were about to do the same
 
 
 def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
