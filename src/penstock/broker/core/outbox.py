@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 ORDER: Final = (
     bus.REPLJOB,
-    bus.YOURJOBS,
     bus.ENQUEUE,
     bus.QUEUED,
     bus.WORKING,
+    bus.YOURJOBS,  # after QUEUED: what was queued here and is given away in the same turn is queued there now
     bus.WILLQUEUE,
     bus.GOTJOB,
     bus.SETACK,
