@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.delivery import schedule
+from penstock.broker.core.delivery import WARN_MS, schedule
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
@@ -68,8 +68,8 @@ def heard_willqueue(
             tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
         elif job.flags & OUT and left_ms > 0 and peer.abilities & bus.CAN_MANY:
             node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms)
-        elif not job.flags & BCAST_WILLQUEUE and gives_way(job_id, node.cluster.my_id, peer.id):
-            _put_off(node, job, job.rules.retry_ms, True)  # we were about to do the same
+        elif left_ms <= 2 * WARN_MS and gives_way(job_id, node.cluster.my_id, peer.id):
+            _put_off(node, job, job.rules.retry_ms, True)  # we are about to do the same
 
 
 def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:

@@ -32,7 +32,7 @@ from penstock.broker.core.jobs import (
     Job,
     Rules,
 )
-from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.node import JITTER_MS, NS_PER_MS, Node
 from penstock.broker.core.tokens import join_claim
 from penstock.wire.record import JobRecord
 
@@ -148,6 +148,8 @@ class Restorer:
                 self.unsaved.append(job)
         elif change is not None:
             job.requeue_at = max(change.requeue_wall_ms - node.wall_offset_ms, 1)
+            if job.flags & BCAST_QUEUED and not change.token:  # its retry time: it ends, also if the clock was set back
+                job.requeue_at = min(job.requeue_at, node.now_ms + job.rules.retry_ms + JITTER_MS)
             if change.token and job.requeue_at > node.now_ms:
                 job.token = change.token
                 node.seen_token(change.token)
@@ -157,6 +159,8 @@ class Restorer:
             job.requeue_at = self._release_at(job)
         else:
             job.requeue_at = node.after_retry(job.rules.retry_ms)
+            if job.rules.delay_s:  # a copy of one whose delay may not be over
+                job.requeue_at = max(job.requeue_at, self._release_at(job))
             self.unsaved.append(job)  # or its time would begin anew with every start
         schedule(node, job)
 
@@ -179,8 +183,12 @@ class Restorer:
         schedule(node, job)
 
     def _release_at(self, job: Job) -> int:
-        """Tell when a delay ends, at least 1 (0 means never). Clocks are cut to milliseconds: late, never early."""
-        return max(job.ctime // NS_PER_MS - self.node.wall_offset_ms + job.rules.delay_s * 1000 + 1, 1)
+        """Tell when a delay ends, at least 1 (0 means never). Clocks are cut to milliseconds: late, never early.
+
+        A clock that was set back doesn't make it longer than it was.
+        """
+        delay_ms = job.rules.delay_s * 1000 + 1
+        return max(min(job.ctime // NS_PER_MS - self.node.wall_offset_ms, self.node.now_ms) + delay_ms, 1)
 
     def _queue(self, job: Job) -> None:
         """Put a job back where it waited; nothing is counted, since nothing happened to it."""
