@@ -1,8 +1,10 @@
 """Copies of jobs on other nodes.
 
 A producer that asked for `replicate` copies hears of its job when so many nodes have confirmed theirs. Copies go to as
-many nodes as are needed at once; every 50 ms without success one more node is tried, and those who have not confirmed
-are sent the job again, less and less often. If it fails, everybody who may have a copy is told to forget it.
+many nodes as are needed at once; after 50 ms without success one more node is tried, then another after growing pauses.
+Those who have not confirmed are sent the job again after a second, or when their link is a new one: before that they
+are only slow, and more of the same would make them slower. If it fails, everybody who may have a copy is told to
+forget it.
 
 A node that is leaving or short of memory keeps no copy itself (external replication): it lets others hold the job,
 tells one of them to queue it, and forgets it. A job of retry 0 may be delivered once only, so it goes to one node, with
@@ -39,7 +41,8 @@ from penstock.wire import bus
 from penstock.wire.record import JobRecord, encode_record
 
 EXTRA_MS: Final = 50  # without enough confirmations: one more node is tried
-RESEND_MS_MAX: Final = 1000  # and the pauses between grow up to this
+EXTRA_MS_MAX: Final = 1000  # and the pauses between grow up to this
+RESEND_MS: Final = 1000  # without an answer: the copy may have been lost
 RULES_MAX: Final = 4096  # different rules of delivery kept to be shared by copies
 
 
@@ -62,6 +65,7 @@ def begin(node: Node, addition: Addition, kept: frozenset[bytes]) -> None:
     for job in addition.jobs:
         job.holders = Confirming(addition.delivered, set(kept), addition)
     addition.pause_ms = EXTRA_MS
+    addition.sent_ms = node.now_ms
     _send(node, addition, addition.delivered, bus.QUEUE_IT if _is_once(addition) else 0)
     _set_timer(node, addition)
 
@@ -116,7 +120,8 @@ def message_record(node: Node, job: Job) -> bytes:
 
 
 def _set_timer(node: Node, addition: Addition) -> None:
-    at_ms = min(node.now_ms + addition.pause_ms, addition.jobs[0].expires_at)
+    resend_ms = max(addition.sent_ms + RESEND_MS, node.now_ms + 1)
+    at_ms = min(node.now_ms + addition.pause_ms, resend_ms, addition.jobs[0].expires_at)
     if addition.deadline_ms:
         at_ms = min(at_ms, addition.deadline_ms)
     node.timers.set(addition, at_ms)
@@ -133,7 +138,7 @@ def wake_addition(node: Node, addition: Addition) -> None:
         give_up(node, addition, refusals.REPLICATION_TIMEOUT)
     else:
         _try_harder(node, addition)
-        addition.pause_ms = min(addition.pause_ms * 2, RESEND_MS_MAX)
+        addition.pause_ms = min(addition.pause_ms * 2, EXTRA_MS_MAX)
         _set_timer(node, addition)
 
 
@@ -148,6 +153,7 @@ def _try_harder(node: Node, addition: Addition) -> None:
         return
     more = node.choose(1, addition.delivered)
     addition.delivered = addition.delivered.union(more)
+    late = frozenset(more) | _lost(node, addition)
     for job in addition.jobs:
         if job.state != WAIT_REPL:
             continue
@@ -155,9 +161,20 @@ def _try_harder(node: Node, addition: Addition) -> None:
         assert isinstance(holders, Confirming)
         holders.delivered = addition.delivered
         record = message_record(node, job)
-        node.outbox.give(bus.REPLJOB, addition.delivered - holders.confirmed, record)
+        if late - holders.confirmed:
+            node.outbox.give(bus.REPLJOB, late - holders.confirmed, record)
         if more and holders.confirmed:  # so that everybody knows of all holders
             node.outbox.give(bus.REPLJOB, frozenset(holders.confirmed), record, bus.NOREPLY)
+
+
+def _lost(node: Node, addition: Addition) -> frozenset[bytes]:
+    """Give the nodes whose copy may have been lost on the way."""
+    if node.now_ms - addition.sent_ms >= RESEND_MS:
+        addition.sent_ms = node.now_ms
+        return addition.delivered
+    peers = node.cluster.peers
+    known = [peers[node_id] for node_id in addition.delivered if node_id in peers]
+    return frozenset(peer.id for peer in known if peer.linked_ms > addition.sent_ms)
 
 
 def heard_gotjob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:

@@ -41,6 +41,7 @@ class Addition(Timed):
         "pause_ms",
         "refused",
         "replicate",
+        "sent_ms",
     )
 
     def __init__(self, jobs: list[Job], delivered: frozenset[bytes], replicate: int, external: bool) -> None:
@@ -51,7 +52,8 @@ class Addition(Timed):
         self.external = external  # this node keeps no copy
         self.missing = len(jobs)  # jobs without enough copies
         self.deadline_ms = 0
-        self.pause_ms = 0  # until copies are sent again
+        self.pause_ms = 0  # until one more node is tried
+        self.sent_ms = 0  # when copies went to everybody who has not confirmed
         self.client: object = None
         self.is_whole = False  # all of the jobs, or none
         self.is_handover = False  # of a node that drains: the job is in its journal
