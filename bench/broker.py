@@ -1,22 +1,20 @@
 """Rates of the broker beside redis-server and beanstalkd: `python -m bench.broker`.
 
-Every round runs each session once; within a shape (single calls, pipelines, a hundred a command) the
-servers come in shuffled order right after each other, so that a noisy neighbour meets all of them. A ratio
-is taken within its round, and the median of the rounds is held against the bar.
+Shapes of loads are single calls, pipelines, and a hundred a command. A ratio is taken within its round, and the median
+of the rounds is held against the bar.
 """
 
 from __future__ import annotations
 
-import random
 import re
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.client import Rate
 from bench.load import CONNECTIONS
-from bench.report import NO_BAR, Bar, Line, Progress, Report, command_used, machine, options
-from bench.servers import NotRunError, stop_on_sigterm
+from bench.report import NO_BAR, Bar, Line, Report, command_used, machine, options
+from bench.rounds import Rounds
+from bench.servers import stop_on_sigterm
 from bench.sessions import HUNDRED, PIPELINE, SHAPES, SINGLE, Rates, Session
 
 OURS = {shape: Session("penstock", shape) for shape in SHAPES}
@@ -123,54 +121,24 @@ ROWS: list[Row] = [
 ]
 
 
-class Rounds:
-    """The rates of all rounds, and the reasons of sessions that could not run."""
+def line_of(row: Row, rounds: Rounds[Rates]) -> Line:
+    """The row with its samples, or with the reason why it has none."""
+    line = Line(row.name, bar=row.bar)
+    for figure in (row.ours, row.peer):
+        if reason := rounds.failures.get(figure.session):
+            line.note = f"not run: {reason}"
+    ours, peer = _samples(row.ours, rounds), _samples(row.peer, rounds)
+    line.ours = [rate.items_per_s for rate in ours]
+    line.peer = [rate.items_per_s for rate in peer]
+    # After a failure the rounds no longer pair up, and the line says so in its note.
+    pairs = zip(ours, peer, strict=False)
+    line.cpu_ratios = [one.items_per_cpu_s / other.items_per_cpu_s for one, other in pairs]
+    line.busy = f"{_busy(ours)}  {_busy(peer)}"
+    return line
 
-    def __init__(self, quick: bool, program: Path) -> None:
-        self.quick = quick
-        self.program = program
-        self.rates: dict[Session, list[Rates]] = {}
-        self.failures: dict[Session, str] = {}
 
-    def run(self, sessions: list[Session], rounds: int) -> None:
-        """All sessions, round by round; a session that failed once is not tried again."""
-        progress = Progress(rounds * len(sessions))
-        for number in range(rounds):
-            for shape in SHAPES:
-                group = [session for session in sessions if session.shape == shape]
-                random.shuffle(group)
-                for session in group:
-                    progress.step(f"round {number + 1}: {session.name}")
-                    self._run_one(session)
-        progress.end()
-
-    def _run_one(self, session: Session) -> None:
-        if session in self.failures:
-            return
-        try:
-            rates = session.run(self.quick, self.program)
-        except (NotRunError, OSError) as error:
-            self.failures[session] = str(error)
-            return
-        self.rates.setdefault(session, []).append(rates)
-
-    def line(self, row: Row) -> Line:
-        """The row with its samples, or with the reason why it has none."""
-        line = Line(row.name, bar=row.bar)
-        for figure in (row.ours, row.peer):
-            if reason := self.failures.get(figure.session):
-                line.note = f"not run: {reason}"
-        ours, peer = self._samples(row.ours), self._samples(row.peer)
-        line.ours = [rate.items_per_s for rate in ours]
-        line.peer = [rate.items_per_s for rate in peer]
-        # After a failure the rounds no longer pair up, and the line says so in its note.
-        pairs = zip(ours, peer, strict=False)
-        line.cpu_ratios = [one.items_per_cpu_s / other.items_per_cpu_s for one, other in pairs]
-        line.busy = f"{_busy(ours)}  {_busy(peer)}"
-        return line
-
-    def _samples(self, figure: Figure) -> list[Rate]:
-        return [rates[figure.command] for rates in self.rates.get(figure.session, [])]
+def _samples(figure: Figure, rounds: Rounds[Rates]) -> list[Rate]:
+    return [rates[figure.command] for rates in rounds.results.get(figure.session, [])]
 
 
 def _busy(rates: list[Rate]) -> str:
@@ -196,12 +164,12 @@ def main() -> None:
     chosen = options("Rates of the broker beside redis-server and beanstalkd.").parse_args()
     rows = chosen_rows(chosen.only)
     stop_on_sigterm()
-    rounds = Rounds(chosen.quick, chosen.penstock)
+    rounds: Rounds[Rates] = Rounds(chosen.quick, chosen.penstock)
     facts = machine(chosen.penstock)
     rounds.run(sessions_of(rows), chosen.rounds)
     quick = ", quick" if chosen.quick else ""
     title = f"Broker rates, {CONNECTIONS} connections, median of {chosen.rounds} rounds{quick}"
-    report = Report(title, command_used("bench.broker"), facts, [rounds.line(row) for row in rows])
+    report = Report(title, command_used("bench.broker"), facts, [line_of(row, rounds) for row in rows])
     report.show()
     report.write(chosen.markdown, chosen.json)
 

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 from bench.servers import HOST, NotRunError, Server
 
@@ -109,7 +110,7 @@ class Client:
         for fd in self.by_fd:
             self.epoll.register(fd, select.EPOLLIN)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,7 +1,7 @@
 """What the loads send, for each server: one table of requests with the shape of their good replies.
 
-All bodies are the same 12 bytes. A reply is described by its number of lines and a marker (see
-`bench.client`); the queue, list or tube is always `bench`.
+All bodies are the same 12 bytes; those of the cluster, and of what stands beside it, 64. A reply is described by its
+number of lines and a marker (see `bench.client`); the queue, list or tube is always `bench`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from bench.servers import encode
 QUEUE = "bench"
 # Not a number: Redis would store twelve digits as an integer, which is another body than ours.
 BODY = "abcdefghijkl"
+BODY_64 = BODY * 5 + "abcd"
 MANY = 100
+REPLICATE_3 = ("REPLICATE", "3")
 
 JOB_ID = re.compile(rb"D-[0-9a-f]{8}-.{24}-[0-9a-f]{4}")
 RESERVED_ID = re.compile(rb"RESERVED (\d+) ")
@@ -37,6 +39,7 @@ def _resp(reply: Reply, *words: str, items: int = 1) -> Command:
 
 
 _BODIES = (BODY,) * MANY
+_BODIES_64 = (BODY_64,) * MANY
 _PUT = f"put 0 0 600 {len(BODY)}\r\n{BODY}\r\n".encode()
 
 COMMANDS: dict[str, Command] = {
@@ -49,6 +52,14 @@ COMMANDS: dict[str, Command] = {
     "RPOP": _resp(Reply(2, b"$12\r\n"), "RPOP", QUEUE),
     "LPUSH 100": _resp(Reply(1, b":"), "LPUSH", QUEUE, *_BODIES, items=MANY),
     "RPOP 100": _resp(Reply(1 + MANY * 2, b"*100\r\n"), "RPOP", QUEUE, str(MANY), items=MANY),
+    "ADDJOB x3": _resp(Reply(1, b"-05a1\r\n"), "ADDJOB", QUEUE, BODY_64, "0", *REPLICATE_3),
+    "ADDJOBS x3": _resp(
+        Reply(1 + MANY, b"*100\r\n"), "ADDJOBS", QUEUE, "0", *REPLICATE_3, "BODIES", *_BODIES_64, items=MANY
+    ),
+    "LPUSH 64 B": _resp(Reply(1, b":"), "LPUSH", QUEUE, BODY_64),
+    "RPOP 64 B": _resp(Reply(2, b"$64\r\n"), "RPOP", QUEUE),
+    "LPUSH 100 64 B": _resp(Reply(1, b":"), "LPUSH", QUEUE, *_BODIES_64, items=MANY),
+    "RPOP 100 64 B": _resp(Reply(1 + MANY * 2, b"*100\r\n"), "RPOP", QUEUE, str(MANY), items=MANY),
     "put": Command(None, _PUT, Reply(1, b"INSERTED ")),
     "reserve": Command(None, b"reserve\r\n", Reply(2, b"RESERVED ")),
 }

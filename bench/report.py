@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.servers import KINDS, PENSTOCK, version
+from bench.table import Table
 
-HEADS = ("", "ours", "peer", "ratio", "wanted", "", "ratio by cpu", "busy: server/client, ours  peer")
-NUMERIC_COLUMNS = (1, 2, 3, 4, 6, 7)
+HEADS = ("", "ours", "peer", "ratio", "wanted", "verdict", "ratio by cpu", "busy: server/client, ours  peer")
+VERDICT_COLUMN = 5
+REFERENCE_HEAD = "the original, measured elsewhere"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Line:
     note: str = ""
     cpu_ratios: list[float] = field(default_factory=list)
     busy: str = ""
+    reference: str = ""  # what others have measured elsewhere: shown, never divided by
 
     def ratios(self) -> list[float]:
         """Ours by peer's, round by round where both ran in each round."""
@@ -117,6 +120,7 @@ class Line:
             "verdict": self.verdict(),
             "cpu_ratios": self.cpu_ratios,
             "busy": self.busy,
+            "reference": self.reference,
         }
 
 
@@ -128,7 +132,9 @@ def quantity(value: float, unit: str) -> str:
         return f"{value / 1e6:.2f}M/s" if value >= 1e6 else f"{value / 1e3:.1f}k/s"
     if unit == "bytes":
         return f"{value:,.0f} B"
-    return f"{value:.2f} {unit}"
+    if unit == "messages":
+        return f"{value:.3g}"
+    return f"{value:.{3 if value < 0.1 else 2}f} {unit}"
 
 
 def _spread(samples: Sequence[float], unit: str) -> str:
@@ -171,50 +177,29 @@ class Report:
         reasons = dict.fromkeys(line.note for line in self.lines if line.note)
         return [*(f"{name}: {value}" for name, value in self.facts.items()), *reasons]
 
+    def table(self) -> Table:
+        """The lines as cells; of the last columns only those in which something stands."""
+        heads = [*HEADS, REFERENCE_HEAD]
+        rows = [[*line.cells(), line.reference] for line in self.lines]
+        shown = [
+            column for column in range(len(heads)) if column <= VERDICT_COLUMN or any(cells[column] for cells in rows)
+        ]
+        styles = {}
+        for number, line in enumerate(self.lines):
+            if line.verdict().startswith("MISSED"):
+                styles[number] = "red"
+            elif line.verdict().startswith("not run"):
+                styles[number] = "dim"
+        chosen_rows = [[cells[column] for column in shown] for cells in rows]
+        return Table(self.title, [heads[column] for column in shown], chosen_rows, {VERDICT_COLUMN}, styles)
+
     def show(self) -> None:
-        """To standard output: rich on a terminal, plain text into a pipe."""
-        if sys.stdout.isatty():
-            self._show_rich()
-        else:
-            sys.stdout.write(self.plain())
-
-    def _show_rich(self) -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=self.title)
-        for number, head in enumerate(HEADS):
-            table.add_column(head, justify="right" if number in NUMERIC_COLUMNS else "left")
-        for line in self.lines:
-            verdict = line.verdict()
-            style = "red" if verdict.startswith("MISSED") else "dim" if verdict.startswith("not run") else None
-            table.add_row(*line.cells(), style=style)
-        console = Console()
-        console.print(table)
-        console.print("\n".join(self.footer()), highlight=False, markup=False)
-
-    def plain(self) -> str:
-        """Aligned columns without colours."""
-        rows = [HEADS, *(line.cells() for line in self.lines)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
-        text = [self.title, ""]
-        for row in rows:
-            padded = (
-                cell.rjust(width) if column in NUMERIC_COLUMNS else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            text.append("  ".join(padded).rstrip())
-        text += ["", *self.footer()]
-        return "\n".join(text) + "\n"
+        """To standard output."""
+        self.table().show(self.footer())
 
     def markdown(self) -> str:
         """The table for a document, with the command that made it."""
-        heads = ("", *HEADS[1:5], "verdict", *HEADS[6:])
-        text = [f"## {self.title}", "", f"`{self.command}`, {time.strftime('%Y-%m-%d')}", ""]
-        text += [f"- {fact}" for fact in self.footer()]
-        text += ["", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in line.cells()) + " |" for line in self.lines]
-        return "\n".join(text) + "\n"
+        return document(self.table(), self.command, self.footer())
 
     def write(self, markdown: Path | None, as_json: Path | None) -> None:
         """The files that were asked for."""
@@ -223,6 +208,13 @@ class Report:
         if as_json:
             body = {"title": self.title, "command": self.command, "machine": self.facts}
             as_json.write_text(json.dumps(body | {"lines": [line.as_json() for line in self.lines]}, indent=1))
+
+
+def document(table: Table, command: str, facts: list[str]) -> str:
+    """A table as a section of a document, with the command that made it and what it depends on."""
+    text = [f"## {table.title}", "", f"`{command}`, {time.strftime('%Y-%m-%d')}", ""]
+    text += [*(f"- {fact}" for fact in facts), "", *table.markdown()]
+    return "\n".join(text) + "\n"
 
 
 def options(description: str) -> argparse.ArgumentParser:

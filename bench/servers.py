@@ -28,6 +28,8 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 30.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
+EVERYSEC, ALWAYS = "everysec", "always"
+
 KINDS = ("penstock", "redis", "beanstalkd")
 
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -56,12 +58,14 @@ def _bindable(port: int) -> bool:
     return True
 
 
-def command_line(kind: str, port: int, directory: Path, journal: bool, program: Path = PENSTOCK) -> list[str]:
+def command_line(
+    kind: str, port: int, directory: Path, journal: bool, program: Path = PENSTOCK, fsync: str = EVERYSEC
+) -> list[str]:
     """The command that starts a server of this kind in the foreground."""
     if kind == "beanstalkd":
         return ["beanstalkd", "-l", HOST, "-p", str(port)]
     place = ["--port", str(port), "--dir", str(directory), "--bind", HOST]
-    persistence = ["--appendonly", "yes" if journal else "no", "--appendfsync", "everysec"]
+    persistence = ["--appendonly", "yes" if journal else "no", "--appendfsync", fsync]
     shared = [*place, *persistence, "--loglevel", "warning", "--daemonize", "no", "--protected-mode", "no"]
     if kind == "redis":
         return ["redis-server", *shared, "--save", ""]
@@ -174,11 +178,16 @@ def _answers(kind: str, port: int) -> bool:
 
 
 def start(
-    kind: str, journal: bool, directory: Path, program: Path = PENSTOCK, timeout_s: float = START_TIMEOUT_S
+    kind: str,
+    journal: bool,
+    directory: Path,
+    program: Path = PENSTOCK,
+    timeout_s: float = START_TIMEOUT_S,
+    fsync: str = EVERYSEC,
 ) -> Server:
     """Starts a server and waits until it answers; the time from the fork to the first PONG is kept."""
     port = free_port()
-    command = command_line(kind, port, directory, journal, program)
+    command = command_line(kind, port, directory, journal, program, fsync)
     if shutil.which(command[0]) is None:
         raise NotRunError(f"{command[0]} is not installed")
     with (directory / "bench.log").open("wb") as log:
@@ -209,10 +218,10 @@ def stop_on_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def running(kind: str, journal: bool = False, program: Path = PENSTOCK) -> Iterator[Server]:
+def running(kind: str, journal: bool = False, program: Path = PENSTOCK, fsync: str = EVERYSEC) -> Iterator[Server]:
     """A server for the length of a block, in a directory that goes away with it."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{kind}-") as name:
-        server = start(kind, journal, Path(name), program)
+        server = start(kind, journal, Path(name), program, fsync=fsync)
         try:
             yield server
         finally:

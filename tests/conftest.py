@@ -1,15 +1,18 @@
-"""Fixtures for all tests: real nodes, started on demand and always ended."""
+"""Fixtures for all tests: real nodes and peers on the bus, started on demand and always ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.bus_peer import BusPeer
 from tests.processes import NodeProcess
 
 StartNode = Callable[..., NodeProcess]
+StartPeer = Callable[..., BusPeer]
 
 
 @pytest.fixture
@@ -41,3 +44,18 @@ def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProces
     process = NodeProcess(tmp_path_factory.mktemp("node"), appendonly="no").start()
     yield process
     process.kill()
+
+
+@pytest.fixture
+def start_peer() -> Iterator[StartPeer]:
+    """Start peers on the cluster bus; at the end of the test none of them may have seen a violation."""
+    peers: list[BusPeer] = []
+
+    def start(**options: Any) -> BusPeer:
+        peers.append(BusPeer(**options))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.close()
+    assert [violation for peer in peers for violation in peer.violations] == []

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,7 +80,7 @@ class NodeProcess:
     def __init__(self, directory: Path, port: int | None = None, **directives: object) -> None:
         self.directory = directory
         self.host = "127.0.0.1"
-        self.port = port or free_port()
+        self.port = free_port() if port is None else port
         self.directives: dict[str, object] = {"bind": self.host, "port": self.port, "dir": directory, **directives}
         self.process: subprocess.Popen[bytes] | None = None
         self.log = directory / "log"
@@ -150,6 +151,37 @@ class NodeProcess:
         code = self.process.wait(60)
         self.process = None
         return code
+
+
+def meet(*nodes: NodeProcess) -> None:
+    """Make a cluster: each node is introduced to the next, and gossip does the rest."""
+    ids = {node: node.call("CLUSTER", "MYID").decode() for node in nodes}
+
+    def have_met() -> bool:
+        for node, other in pairwise(nodes):
+            # Again, if need be: on a busy machine a handshake may take longer than a short node timeout allows.
+            if not any(line[0] == ids[other] or "handshake" in line[2] for line in node_lines(node)):
+                node.call("CLUSTER", "MEET", other.host, other.port)
+        return all(_sees_just(node, set(ids.values())) for node in nodes)
+
+    wait_until(have_met)
+
+
+def wait_until_met(*nodes: NodeProcess) -> None:
+    """Wait until each of these nodes sees just these, and takes none for failed."""
+    ids = {node.call("CLUSTER", "MYID").decode() for node in nodes}
+    wait_until(lambda: all(_sees_just(node, ids) for node in nodes))
+
+
+def node_lines(node: NodeProcess) -> list[list[str]]:
+    """Read CLUSTER NODES: the fields of each line."""
+    return [line.split(" ") for line in node.call("CLUSTER", "NODES").decode().splitlines()]
+
+
+def _sees_just(node: NodeProcess, ids: set[str]) -> bool:
+    lines = node_lines(node)
+    is_well = all(line[2] in ("myself", "noflags") and line[5] == "connected" for line in lines)
+    return is_well and {line[0] for line in lines} == ids
 
 
 def resident_bytes(node: NodeProcess) -> int:

@@ -1,4 +1,6 @@
-"""Fixtures for tests of one real node: a raw connection to the module's node, and a queue that no other test uses."""
+"""Fixtures for tests of one real node: a raw connection to the module's node, a queue that no other test uses, and
+peers around a node of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from itertools import count
 
 import pytest
 
+from tests.bus_cluster import BusCluster
+from tests.bus_peer import BusPeer
 from tests.processes import NodeProcess
 from tests.raw_link import RawLink
 
@@ -37,3 +41,21 @@ def link(open_link: Callable[[], RawLink]) -> RawLink:
 def queue() -> bytes:
     """The name of a queue that no other test uses."""
     return b"queue-%d" % next(_numbers)
+
+
+@pytest.fixture
+def start_cluster(
+    start_node: Callable[..., NodeProcess], start_peer: Callable[..., BusPeer]
+) -> Iterator[Callable[..., BusCluster]]:
+    """Start a real node with given directives, and peers that join it."""
+    clusters: list[BusCluster] = []
+
+    def start(peers: int = 1, **directives: object) -> BusCluster:
+        clusters.append(BusCluster(start_node(**{"appendonly": "no", **directives}), start_peer))
+        for _ in range(peers):
+            clusters[-1].join()
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.close()

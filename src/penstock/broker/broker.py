@@ -144,6 +144,7 @@ class Broker:
         self.guarded = False
         self.slow_s = 0.0
         self._next_client_id = 1
+        self._is_unsaveable = False  # nodes.conf could not be written
         self._housekeeping = Housekeeping(self.clients, config, self.node)
         self.by_name = {name: Command(info, HANDLERS[name]) for name, info in COMMANDS.items()}
         self.commands = self._spellings()
@@ -394,6 +395,8 @@ class Broker:
         safe = self.persistence.flush()
         if not safe:
             self.node.outbox.unsay()
+        if self.node.cluster.unsaved and not self._is_unsaveable:
+            self._save_cluster()  # before anybody counts on us as one of these nodes
         self.node.outbox.flush()
         dirty, self.dirty = self.dirty, []
         for client in dirty:
@@ -461,9 +464,11 @@ class Broker:
     def _save_cluster(self) -> None:
         try:
             self.shell.save_cluster()
-            self.node.cluster.unsaved = False
+            self.node.cluster.unsaved = self._is_unsaveable = False
         except OSError as problem:
-            log.error("the nodes of the cluster can't be saved: %s", problem)
+            if not self._is_unsaveable:
+                log.error("the nodes of the cluster can't be saved: %s", problem)
+            self._is_unsaveable = True  # the cron tries again
 
     def reguard(self) -> None:
         """Find out again which checks every command needs."""

@@ -5,7 +5,7 @@
                                           '--rewrite-->  the file again, comments and all
 
 What directives exist is the table in `directives.py`; nothing here names one of them, but for `dir` (always
-written), `include` and `rename-command` (their lines stay as they are) and the password (never in an error).
+written), `include` and `rename-command` (their lines stay as they are) and passwords (never in an error).
 Later lines win over earlier ones, and flags, which count as lines after the last one of the file, over both.
 
 Nothing here changes the process. The server changes into `config.dir`, opens the log and so on; for CONFIG
@@ -83,6 +83,7 @@ class Config:
     client_output_buffer_limit: tuple[int, int, int]  # hard bytes, soft bytes, soft seconds
     cluster_config_file: str
     cluster_node_timeout: int
+    cluster_secret: bytes
     daemonize: bool
     databases: int
     dir: str  # absolute
@@ -111,6 +112,7 @@ class Config:
     tls_auth_clients: str
     tls_ca_cert_file: str
     tls_cert_file: str
+    tls_cluster: bool
     tls_key_file: str
     tls_port: int
     unixsocket: str
@@ -238,7 +240,8 @@ def _find(name: bytes) -> Directive:
 def _without_password(line: bytes) -> str:
     """A line for an error message, which ends up in logs: a misspelt requirepass hides its value, too."""
     first = line.split(maxsplit=1)[0] if line.split() else line
-    return shown(first + b" ...") if b"pas" in first.lower() else shown(line)
+    is_secret = b"pas" in first.lower() or b"sec" in first.lower()
+    return shown(first + b" ...") if is_secret else shown(line)
 
 
 # CONFIG GET and SET

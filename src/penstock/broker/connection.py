@@ -39,6 +39,13 @@ class Connection:
 
     # What the link tells (links.Handler).
 
+    def arrived(self, link: Link) -> None:
+        """Wait until the client can be heard."""
+
+    def untrusted(self, problem: str) -> None:
+        """Note why TLS failed, for those who look for it."""
+        log.debug("TLS handshake failed: %s", problem)
+
     def opened(self, link: Link) -> None:
         """Let the client in, or tell it why not."""
         self._link = link

@@ -26,6 +26,7 @@ PORT_MAX = 65535
 CLIENT_PORT_MAX = PORT_MAX - 10000  # the cluster bus listens on the client port + 10000
 BIND_MAX = 16  # as in Disque: each is a listening socket
 PASSWORD_BYTES_MAX = 512  # as in Disque
+SECRET_BYTES_MIN = 16  # whoever hears a link begin can try secrets at leisure: a short one is soon found
 KEEPALIVE_SECONDS = 300  # for CONFIG SET tcp-keepalive yes, which gives no number
 
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 2**10, "m": 10**6, "mb": 2**20, "g": 10**9, "gb": 2**30}
@@ -211,6 +212,15 @@ class Password(Kind):
         return value
 
 
+class Secret(Password):
+    """A password that programs alone use: there is no reason for a short one."""
+
+    def read(self, word: bytes) -> bytes:
+        if word and len(word) < SECRET_BYTES_MIN:
+            raise ValueError(f"the secret is {len(word)} bytes long: give at least {SECRET_BYTES_MIN}, at random")
+        return super().read(word)
+
+
 class Addresses(Kind):
     words_max = BIND_MAX
 
@@ -315,7 +325,8 @@ _yes_no, _path, _count = YesNo(), Path(), Number()
 SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     ("Network", (
         Directive("port", Number(0, CLIENT_PORT_MAX), 7711, _GET,
-            "TCP port for clients; 0 takes none. This port + 10000 is kept free for the cluster bus."),
+            "TCP port for clients; 0 takes none. The cluster bus listens on this port + 10000 (on tls-port + 10000 "
+            "if this is 0; without either there is none)."),
         Directive("bind", Addresses(), (), _GET,
             'Addresses to listen on, up to 16; "" means every interface. The first one is also the address '
             "that connections to other nodes come from."),
@@ -358,9 +369,19 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
         Directive("tls-key-file", _path, "", _GET,
             "Private key of that certificate, in PEM."),
         Directive("tls-ca-cert-file", _path, "", _GET,
-            "Authorities whose certificates clients may show, in PEM."),
+            "Authorities whose certificates clients, and with tls-cluster other nodes, may show, in PEM."),
         Directive("tls-auth-clients", Choice(("yes", "no", "optional")), "optional", _GET,
             "Must a TLS client show a certificate? optional checks one where it is shown."),
+        Directive("tls-cluster", _yes_no, False, _GET,
+            "Speak TLS with other nodes. Both sides show their certificate (tls-cert-file, good for clients and "
+            "servers), and it must be of an authority in tls-ca-cert-file; whose name or address it has isn't looked "
+            "at, so let that authority sign nothing but nodes. All nodes of a cluster need the same setting: an "
+            "original Disque node can't join."),
+        Directive("cluster-secret", Secret(), b"", _FILE,
+            "What a node must know to be let onto the cluster bus, 16 to 512 bytes, the same on all nodes; \"\" lets "
+            "everybody in who can reach the port. It never travels, but what nodes say to each other does, unsealed: "
+            "use tls-cluster, or both, where others may listen. Keep this file unreadable to others. With "
+            "a secret an original Disque node can't join."),
     )),
     ("Process and log", (
         Directive("daemonize", _yes_no, False, _GET,

@@ -1,15 +1,16 @@
-"""Sockets of clients, read and written in rounds.
+"""Sockets of clients and of other nodes, read and written in rounds.
 
 One epoll holds all of them, and the event loop watches only that one. When it stirs, a round begins: everything that
 has arrived is read and run, then the round ends and all replies leave. A transport of the event loop for each client
 would cost as much again as the command, and would end a turn for each of them; here fifty clients share one turn, one
 write to the journal and one look at the timers.
 
-A link is plain or TLS; `wants` is what it waits for.
+A link is plain or TLS, and was accepted or is opened by us; `wants` is what it waits for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import select
@@ -24,6 +25,7 @@ log = logging.getLogger("penstock")
 READ_BYTES: Final = 16 * 1024  # enough for a pipeline of hundreds of requests; larger buffers cost a page fault each
 READ_BYTES_MAX: Final = 1 << 20  # for a client that fills its reads: a large body is on its way
 EVENTS_A_ROUND: Final = 512  # then replies leave, and others have their turn
+SEND_BYTES_A_ROUND: Final = 1 << 20  # over TLS, to one who takes it all
 ACCEPTS_A_ROUND: Final = 64
 UNSENT_BYTES_HIGH: Final = 1 << 20  # from here on the handler is told to stop
 HANDSHAKE_SECONDS: Final = 10.0
@@ -34,7 +36,10 @@ _AGAIN: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SS
 
 
 class Handler(Protocol):
-    """What is done with a link (connection.Connection)."""
+    """What is done with a link (connection.Connection, bus_links.BusLink)."""
+
+    def arrived(self, link: Link) -> None:
+        """Know the link; nothing can be sent or received on it yet."""
 
     def opened(self, link: Link) -> None:
         """Begin."""
@@ -48,20 +53,32 @@ class Handler(Protocol):
     def drained(self) -> None:
         """Go on."""
 
+    def untrusted(self, problem: str) -> None:
+        """Hear that the TLS handshake failed; `lost` follows."""
+
     def lost(self) -> None:
-        """End: the link is gone."""
+        """End: the link is gone, or never came to be."""
 
 
 class Link:
     """One socket."""
 
-    def __init__(self, rounds: Rounds, sock: socket.socket, handler: Handler, is_shaking: bool) -> None:
+    def __init__(
+        self,
+        rounds: Rounds,
+        sock: socket.socket,
+        handler: Handler,
+        is_connecting: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._rounds = rounds
         self._socket = sock
         self._handler = handler
         self._fd = sock.fileno()
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
-        self._is_shaking = is_shaking
+        self._is_connecting = is_connecting
+        self._tls_to_be = tls  # for once it is connected
+        self._is_shaking = self._tls is not None
         self._read_bytes = READ_BYTES
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -69,7 +86,7 @@ class Link:
         self._is_closing = False
         self._is_overfull = False
         self._is_lingering = False
-        self._wants = select.EPOLLIN
+        self._wants = select.EPOLLOUT if is_connecting else select.EPOLLIN
         rounds.watch(self._fd, self._wants)
 
     @property
@@ -89,6 +106,9 @@ class Link:
 
     def on_event(self, event: int) -> None:
         """Do what the socket is ready for."""
+        if self._is_connecting:
+            self._connected()
+            return
         if self._is_shaking:
             self.shake_hands()
             return
@@ -102,6 +122,26 @@ class Link:
         elif event & _GONE:
             self.abort()
 
+    def _connected(self) -> None:
+        """Begin, if the other side has taken our call."""
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.abort()
+            return
+        self._is_connecting = False
+        if self._tls_to_be is None:
+            self._watch(select.EPOLLIN)
+            self._handler.opened(self)
+            return
+        try:
+            self._tls = self._tls_to_be.wrap_socket(self._socket, do_handshake_on_connect=False)
+        except (OSError, ValueError):  # gone already
+            self.abort()
+            return
+        self._socket = self._tls
+        self._is_shaking = True
+        self._rounds.after(HANDSHAKE_SECONDS, self.give_up_handshake)
+        self.shake_hands()
+
     def shake_hands(self) -> None:
         """Go on with the TLS handshake."""
         assert self._tls is not None
@@ -112,7 +152,7 @@ class Link:
         except ssl.SSLWantWriteError:
             self._watch(select.EPOLLOUT)
         except OSError as problem:
-            log.debug("TLS handshake failed: %s", problem)
+            self._handler.untrusted(str(problem))
             self.abort()
         else:
             self._is_shaking = False
@@ -168,14 +208,18 @@ class Link:
             self._handler.overfull()
 
     def _send_unsent(self) -> None:
+        left = SEND_BYTES_A_ROUND
         try:
             while self._unsent:
                 sent = self._socket.send(self._unsent[0])
                 self._unsent_bytes -= sent
-                if sent < len(self._unsent[0]):
-                    self._unsent[0] = self._unsent[0][sent:]
+                left -= sent
+                if sent == len(self._unsent[0]):
+                    self._unsent.popleft()
+                    continue
+                self._unsent[0] = self._unsent[0][sent:]
+                if self._tls is None or left <= 0:  # TLS takes 16 KB at a time, however much fits
                     return
-                self._unsent.popleft()
         except _AGAIN:
             return
         except OSError:
@@ -336,17 +380,40 @@ class Rounds:
             sock.setblocking(False)
             handler = listener.make()
             if listener.tls is None:
-                link = self._links[sock.fileno()] = Link(self, sock, handler, is_shaking=False)
-                handler.opened(link)
+                link = self._links[sock.fileno()] = Link(self, sock, handler)
+                handler.arrived(link)
+                if not link.is_closing:
+                    handler.opened(link)
                 continue
             try:
                 secure = listener.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             except OSError:  # gone already
                 sock.close()
                 continue
-            link = self._links[secure.fileno()] = Link(self, secure, handler, is_shaking=True)
-            self.after(HANDSHAKE_SECONDS, link.give_up_handshake)
-            link.shake_hands()
+            link = self._links[secure.fileno()] = Link(self, secure, handler)
+            handler.arrived(link)
+            if not link.is_closing:
+                self.after(HANDSHAKE_SECONDS, link.give_up_handshake)
+                link.shake_hands()
+
+    def connect(self, host: str, port: int, source: str, handler: Handler, tls: ssl.SSLContext | None = None) -> None:
+        """Open a link to an address, from one of ours if given. The handler hears how that ends, but not now."""
+        sock: socket.socket | None = None
+        try:
+            sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            if source:
+                sock.bind((source, 0))
+            with contextlib.suppress(BlockingIOError):
+                sock.connect((host, port))
+        except OSError as problem:
+            log.debug("can't connect to %s port %d: %s", host, port, problem)
+            if sock is not None:
+                sock.close()
+            self.end(handler)
+            return
+        link = self._links[sock.fileno()] = Link(self, sock, handler, is_connecting=True, tls=tls)
+        handler.arrived(link)
 
     def watch(self, fd: int, wants: int) -> None:
         """Begin to watch a link."""

@@ -9,6 +9,7 @@ import resource
 import socket
 import ssl
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 from penstock.broker.config import Config, ConfigRefused
@@ -24,7 +25,9 @@ LOG_LEVELS = {
     "warning": logging.WARNING,
 }
 LOG_FORMAT = "%(process)d %(asctime)s %(levelname)s %(message)s"
-RESERVED_FILES = 32  # descriptors beside those of clients: journal, sockets, log
+# Descriptors beside those of clients: journal, log and listeners, and the links of a bus of 40 nodes (bus_links: two
+# from each, one to each, and some to spare). Where the system allows few, a quarter of them.
+RESERVED_FILES = 32 + 256
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,8 +38,15 @@ def check(config: Config) -> None:
             f"port {config.port} leaves no room for the cluster bus at port + {BUS_PORT_OFFSET}: "
             f"use one up to {PORT_MAX}"
         )
+    if not config.port and config.tls_port > PORT_MAX:
+        raise ConfigError(
+            f"tls-port {config.tls_port} leaves no room for the cluster bus at tls-port + {BUS_PORT_OFFSET}: "
+            f"use one up to {PORT_MAX}, or a port as well"
+        )
     if config.tls_port and not (config.tls_cert_file and config.tls_key_file):
         raise ConfigError("tls-port needs tls-cert-file and tls-key-file")
+    if config.tls_cluster and not (config.tls_cert_file and config.tls_key_file and config.tls_ca_cert_file):
+        raise ConfigError("tls-cluster needs tls-cert-file, tls-key-file and tls-ca-cert-file")
 
 
 def prepare(config: Config) -> None:
@@ -57,7 +67,7 @@ def prepare(config: Config) -> None:
         allow_clients(config.maxclients)
     except ConfigRefused:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        config.maxclients = max(1, soft - RESERVED_FILES)
+        config.maxclients = max(1, soft - _reserved(soft))
         log.warning("maxclients is lowered to %d: the system allows no more open files", config.maxclients)
 
 
@@ -96,8 +106,8 @@ def change_directory(path: str) -> None:
 
 def allow_clients(clients: int) -> None:
     """Make room for so many open sockets."""
-    wanted = clients + RESERVED_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = clients + _reserved(hard)
     if soft >= wanted:
         return
     try:
@@ -106,10 +116,14 @@ def allow_clients(clients: int) -> None:
         if hard > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         if hard < wanted:
-            most = max(1, hard - RESERVED_FILES)
+            most = max(1, hard - _reserved(hard))
             raise ConfigRefused(
                 f"The operating system is not able to handle the specified number of clients, try with {most}"
             ) from None
+
+
+def _reserved(files: int) -> int:
+    return RESERVED_FILES if files < 0 else min(RESERVED_FILES, files // 4)  # below 0: no limit
 
 
 def tls_context(config: Config) -> ssl.SSLContext:
@@ -124,6 +138,35 @@ def tls_context(config: Config) -> ssl.SSLContext:
     modes = {"yes": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "no": ssl.CERT_NONE}
     context.verify_mode = modes[config.tls_auth_clients] if config.tls_ca_cert_file else ssl.CERT_NONE
     return context
+
+
+def bus_tls(config: Config) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+    """Make the two sides of TLS between nodes, for links to us and links of ours; None if they speak plainly."""
+    if not config.tls_cluster:
+        return None
+    contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context in contexts:
+        context.check_hostname = False  # nodes are known by their authority: their addresses may change
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_cert_chain(config.tls_cert_file, config.tls_key_file)
+            context.load_verify_locations(config.tls_ca_cert_file)
+        except (OSError, ssl.SSLError) as problem:
+            raise ConfigError(f"can't use the TLS files for the cluster bus: {problem}") from None
+    return contexts
+
+
+def warn_of_open_bus(config: Config, sockets: list[socket.socket]) -> None:
+    """Say so if anybody on the network can join the cluster."""
+    hosts = [sock.getsockname()[0] for sock in sockets]
+    if config.cluster_secret or config.tls_cluster or all(ip_address(host).is_loopback for host in hosts):
+        return
+    log.warning(
+        "the cluster bus on port %d is open to everybody who can reach %s: set cluster-secret or tls-cluster on all "
+        "nodes, or bind to loopback, or let a firewall keep others from that port",
+        sockets[0].getsockname()[1],
+        ", ".join(hosts),
+    )
 
 
 def resident_bytes() -> int:

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from penstock.broker import process
 from penstock.broker.broker import Broker
+from penstock.broker.bus_links import BusLinks
 from penstock.broker.config import Config, flags_from_argv, load, rewrite
 from penstock.broker.connection import Connection
-from penstock.broker.core.membership import Cluster, cluster_from_text
+from penstock.broker.core.membership import BUS_PORT_OFFSET, Cluster, cluster_from_text
 from penstock.broker.disk import RealDisk, lock
 from penstock.broker.links import Listener, Rounds
 from penstock.errors import ConfigError, OperatorError, PenstockError
@@ -53,8 +54,15 @@ class Server:
         node_id = known.my_id if known is not None else os.urandom(20).hex().encode()
         self.broker = Broker(config, self, disk, time.monotonic, time.time, os.urandom, node_id)
         if known is not None:
-            self.broker.node.cluster = known
-        self.broker.node.cluster.myself.port = config.port
+            self.broker.node.take_cluster(known)
+        port = self.broker.node.cluster.myself.port = config.port or config.tls_port
+        self._bus: BusLinks | None = None
+        if port:  # nobody can be told of a node that has only a unix socket
+            self._bus_tls = process.bus_tls(config)
+            self._bus = BusLinks(
+                self.broker, self._rounds, config.cluster_secret, self._bus_tls[1] if self._bus_tls else None
+            )
+            self.broker.use_bus(self._bus)
         self.save_cluster()
 
     # Start and stop
@@ -88,7 +96,18 @@ class Server:
         if config.unixsocket:
             sock = process.listening_unix_socket(config)
             self._rounds.listen(Listener(sock, lambda: Connection(self.broker, is_unix=True), None))
+        if self._bus is not None:
+            self._listen_to_nodes(self._bus)
         self._loop.add_reader(self._rounds.fileno(), self._rounds.round)
+
+    def _listen_to_nodes(self, bus: BusLinks) -> None:
+        config = self.config
+        sockets = process.listening_sockets(config, (config.port or config.tls_port) + BUS_PORT_OFFSET)
+        for sock in sockets:
+            self._rounds.listen(Listener(sock, bus.accept, self._bus_tls[0] if self._bus_tls else None))
+        if config.bind:
+            bus.sources = [sock.getsockname()[0] for sock in sockets]
+        process.warn_of_open_bus(config, sockets)
 
     async def _load(self) -> None:
         config, persistence = self.config, self.broker.persistence
@@ -162,6 +181,8 @@ class Server:
     def _turn(self) -> None:
         self._turn_planned = False
         self.broker.flush()
+        if self._bus is not None:
+            self._bus.flush()
         self._arm()
 
     def _arm(self) -> None:
@@ -185,6 +206,8 @@ class Server:
     def _cron(self) -> None:
         self._loop.call_later(1 / self.config.hz, self._cron)
         self.broker.cron()
+        if self._bus is not None:
+            self._bus.cron()
         if self.broker.persistence.rewriting and not self._stepping:
             self._stepping = True
             self._step()

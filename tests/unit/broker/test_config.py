@@ -141,6 +141,13 @@ ROWS = {
     "tls-key-file": path(""),
     "tls-ca-cert-file": path(""),
     "tls-auth-clients": one_of("optional", "yes", "no", settable=False),
+    "tls-cluster": switch(False, settable=False),
+    "cluster-secret": Row(
+        b"",
+        None,
+        {"s" * 16: b"s" * 16, '""': b"", r'"\x00\xff 0123456789abc"': b"\0\xff 0123456789abc", "s" * 512: b"s" * 512},
+        ("s" * 15, "s" * 513, "two words", ""),
+    ),
     "daemonize": switch(False, settable=False),
     "pidfile": path("/var/run/disque.pid"),
     "loglevel": one_of("notice", "debug", "verbose", "warning"),
@@ -192,7 +199,7 @@ slowlog-max-len port tcp-backlog databases maxclients watchdog-period hz cluster
 no-appendfsync-on-rewrite daemonize activerehashing aof-rewrite-incremental-fsync aof-load-truncated
 aof-enqueue-jobs-once maxmemory-policy loglevel appendfsync syslog-facility appendonly dir
 client-output-buffer-limit unixsocketperm bind
-protected-mode tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients"""
+protected-mode tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients tls-cluster"""
 
 
 @pytest.fixture(scope="module")
@@ -513,7 +520,9 @@ def test_an_error_in_a_flag_shows_the_flag() -> None:
         load(None, [("port", ["x"])])
 
 
-@pytest.mark.parametrize("text", ['requirepass "hunter2', "requirepas hunter2", "requirepass hunter2 x"])
+@pytest.mark.parametrize(
+    "text", ['requirepass "hunter2', "requirepas hunter2", "requirepass hunter2 x", "cluster-secret hunter2"]
+)
 def test_an_error_never_shows_a_password(text: str) -> None:
     with pytest.raises(ConfigError) as in_file:
         from_text(text)

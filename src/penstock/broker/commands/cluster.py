@@ -45,6 +45,7 @@ def cluster(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 def _save(broker: Broker) -> None:
     try:
         broker.shell.save_cluster()
+        broker.node.cluster.unsaved = False
     except OSError as problem:
         log.error("the nodes of the cluster can't be saved: %s", problem)
 

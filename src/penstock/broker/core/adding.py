@@ -18,7 +18,7 @@ from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSED_IN, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.registry import PAGE_MASK
-from penstock.broker.core.replication import replicate, replicate_unasked
+from penstock.broker.core.replication import give_to_original, originals, replicate, replicate_unasked
 from penstock.broker.core.waiting import Addition
 
 REPLICATE_DEFAULT: Final = 3
@@ -127,6 +127,10 @@ def _add_copied(node: Node, name: bytes, bodies: list[bytes], terms: Terms, exte
         Job(job_id, name, body, terms.rules, ctime + number, expires_at, node.alone, WAIT_REPL)
         for number, (job_id, body) in enumerate(zip(ids, bodies, strict=True))
     ]
+    if external and not terms.rules.retry_s and len(originals(node)) == len(node.cluster.others):
+        if give_to_original(node, jobs):
+            return ids
+        raise Refused(*(refusals.LEAVING_AND_ONE_SHORT if node.cluster.leaving else refusals.FULL_AND_ONE_SHORT))
     if terms.asynchronous and external:
         replicate_unasked(node, jobs, external)
         return ids

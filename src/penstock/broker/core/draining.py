@@ -20,7 +20,7 @@ from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, QUEUED, WAIT_REPL, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.removal import end_replication, remove
-from penstock.broker.core.replication import begin
+from penstock.broker.core.replication import begin, originals
 from penstock.broker.core.waiting import Addition
 
 HANDOVERS_MAX: Final = 2000  # under way at once: enough to keep the bus busy, few enough to leave it usable
@@ -92,11 +92,14 @@ def _hand_over(node: Node, job: Job) -> None:
     elif not job.flags & BCAST_QUEUED or not job.flags & DELIVERED:
         enqueue_s = max(0, -(-(job.requeue_at - node.now_ms) // 1000))
     ready = {peer.id for peer in node.cluster.ready}
+    if not job.rules.retry_s:
+        ready -= originals(node)  # they would keep it for ever, and tell nobody
     if not ready:
         return
     wanted = min(job.rules.replicate, len(ready))
     holders = frozenset(sorted(job.holders.delivered & ready)[:wanted])
-    delivered = holders.union(node.choose(wanted - len(holders), holders))
+    unfit = holders if job.rules.retry_s else originals(node)
+    delivered = holders.union(node.choose(wanted - len(holders), unfit))
     if job.state == QUEUED:
         node.queues.by_name[job.queue].drop()
     job.state = WAIT_REPL

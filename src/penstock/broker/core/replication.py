@@ -53,7 +53,8 @@ def replicate(node: Node, jobs: list[Job], external: bool, timeout_ms: int) -> A
     """Send copies of new jobs, which differ in id, creation time and body only, and wait for their confirmations."""
     wanted = jobs[0].rules.replicate
     kept = frozenset() if external else node.alone.delivered
-    delivered = kept.union(node.choose(wanted - len(kept), kept))
+    unfit = originals(node) if external and not jobs[0].rules.retry_s else kept
+    delivered = kept.union(node.choose(wanted - len(kept), unfit))
     addition = Addition(jobs, delivered, wanted, external)
     addition.deadline_ms = node.now_ms + timeout_ms if timeout_ms else 0
     begin(node, addition, kept)
@@ -70,14 +71,33 @@ def begin(node: Node, addition: Addition, kept: frozenset[bytes]) -> None:
     _set_timer(node, addition)
 
 
+def originals(node: Node) -> frozenset[bytes]:
+    """Give the nodes that don't know our additions to the bus."""
+    return frozenset(peer.id for peer in node.cluster.others if not peer.abilities & bus.CAN_MANY)
+
+
+def give_to_original(node: Node, jobs: list[Job]) -> bool:
+    """Hand jobs that may be delivered once only to an original node: it queues what it is given, and confirms nothing.
+
+    A delay would be lost with it, so such jobs can't go there. False if nobody takes them.
+    """
+    if jobs[0].rules.delay_s or not node.cluster.ready:
+        return False
+    whom = frozenset(node.choose(1, frozenset()))
+    for job in jobs:
+        job.holders = node.held_by(whom)
+        node.outbox.give(bus.YOURJOBS, whom, message_record(node, job))
+    return True
+
+
 def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> None:
     """Send copies without waiting for anything; an external one is queued by one of the nodes."""
     wanted = jobs[0].rules.replicate
     kept = frozenset() if external else node.alone.delivered
-    chosen = node.choose(wanted - len(kept), kept)
+    once = external and not jobs[0].rules.retry_s
+    chosen = node.choose(wanted - len(kept), originals(node) if once else kept)
     delivered = kept.union(chosen)
     holders = node.held_by(delivered)
-    once = external and not jobs[0].rules.retry_s
     for job in jobs:
         job.holders = holders
         node.outbox.give(bus.REPLJOB, delivered, message_record(node, job), bus.NOREPLY | (bus.QUEUE_IT if once else 0))
@@ -146,7 +166,7 @@ def _try_harder(node: Node, addition: Addition) -> None:
     """Try one more node, and send copies again to those who have not confirmed."""
     if _is_once(addition):
         if not addition.delivered:  # nobody could be reached yet
-            addition.delivered = frozenset(node.choose(1, addition.delivered))
+            addition.delivered = frozenset(node.choose(1, originals(node)))
             for job in addition.jobs:
                 job.holders.delivered = addition.delivered
             _send(node, addition, addition.delivered, bus.QUEUE_IT)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from penstock.broker.core.acks import restore_ack
 from penstock.broker.core.announcing import announce_if_linked
-from penstock.broker.core.delivery import enqueue, schedule
+from penstock.broker.core.delivery import WARN_MS, enqueue, schedule
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
@@ -150,6 +150,10 @@ class Restorer:
             job.requeue_at = max(change.requeue_wall_ms - node.wall_offset_ms, 1)
             if job.flags & BCAST_QUEUED and not change.token:  # its retry time: it ends, also if the clock was set back
                 job.requeue_at = min(job.requeue_at, node.now_ms + job.rules.retry_ms + JITTER_MS)
+            if len(job.holders.delivered) > 1 and job.requeue_at <= node.now_ms + WARN_MS:
+                job.flags |= BCAST_WILLQUEUE  # too late to warn the others by its own time
+                self._unannounced.append(job)
+                return
             if change.token and job.requeue_at > node.now_ms:
                 job.token = change.token
                 node.seen_token(change.token)

@@ -1,0 +1,242 @@
+"""Directories as queues beside their peers, and beside the least that durable work can cost.
+
+The floor is what no queue of files can go below: one file written, synced and renamed, and its directory synced.
+queuelib and persist-queue do the same durable work where they can: each item is on the disk before the next one. All
+run in each round, one after the other, on the same disk; the median of the rounds counts, ratios are taken within a
+round. It reports and never fails.
+
+    python -m bench.fsq [--rounds N] [--items N] [--waiting N,N,...] [--directory PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from penstock import fsq
+from penstock.fsq import constants
+from penstock.fsq.engine import Engine, Job
+from penstock.fsq.scanning import item_ids
+
+DATA = b"x" * 200
+BATCH = 100
+TURN = 10  # items that floor and enqueue do in turns, so that both meet the same noise
+FLOOR_RATIO_MAX = 1.5
+
+Work = Callable[[Path, int], float]
+
+
+def seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def floor_and_enqueue(place: Path, count: int) -> tuple[float, float]:
+    """Take turns: one file written, synced and renamed and its directory synced, and an enqueue."""
+    use(place)
+    target = place / "target"
+    target.mkdir()
+
+    def one(number: int) -> None:
+        fd = os.open(place / f"draft{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(fd, DATA)
+        os.fsync(fd)
+        os.close(fd)
+        (place / f"draft{number}").rename(target / f"item{number}")
+        directory = os.open(target, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+
+    lowest = ours = 0.0
+    for at in range(0, count, TURN):
+        numbers = range(at, at + TURN)
+        lowest += seconds(lambda numbers=numbers: [one(number) for number in numbers])
+        ours += seconds(lambda numbers=numbers: [fsq.senqueue("q", DATA, number) for number in numbers])
+    return lowest, ours
+
+
+def use(place: Path, sync: int = 1) -> None:
+    constants.load({"FSQ_ROOT": str(place), "FSQ_SYNC": str(sync)})
+    fsq.install("q")
+
+
+def enqueue_unsynced(place: Path, count: int) -> float:
+    use(place, sync=0)
+    return seconds(lambda: [fsq.senqueue("q", DATA, number) for number in range(count)])
+
+
+def enqueue_batches(place: Path, count: int) -> float:
+    use(place)
+    batches = max(1, count // BATCH)
+    batch = [(DATA, [number]) for number in range(BATCH)]
+    return seconds(lambda: [fsq.enqueue_many("q", batch) for _ in range(batches)]) * count / (batches * BATCH)
+
+
+def work(place: Path, sync: int) -> None:
+    constants.load({"FSQ_ROOT": str(place), "FSQ_SYNC": str(sync)})
+    for item in fsq.scan("q"):
+        fsq.success(item)
+
+
+def _scan(place: Path, count: int, scanners: int, sync: int) -> float:
+    use(place, sync=0)
+    for number in range(count):
+        fsq.senqueue("q", DATA, number)
+    if scanners == 1:
+        return seconds(lambda: work(place, sync))
+    processes = [multiprocessing.Process(target=work, args=(place, sync)) for _ in range(scanners)]
+
+    def run() -> None:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+
+    return seconds(run)
+
+
+def scan_children(place: Path, count: int) -> float:
+    use(place, sync=0)
+    few = max(1, count // 10)
+    for number in range(few):
+        fsq.senqueue("q", DATA, number)
+    constants.load({"FSQ_ROOT": str(place), "FSQ_SYNC": "1"})
+    return seconds(lambda: Engine(Job("q", ["true"])).run()) * count / few
+
+
+def queuelib_push(place: Path, count: int) -> float:
+    from queuelib import FifoDiskQueue
+
+    queue = FifoDiskQueue(str(place / "queuelib"))
+
+    def one() -> None:
+        queue.push(DATA)
+        os.fsync(queue.headf.fileno())
+
+    spent = seconds(lambda: [one() for _ in range(count)])
+    queue.close()
+    return spent
+
+
+def persist_push(place: Path, count: int) -> float:
+    from persistqueue import Queue
+
+    queue = Queue(str(place / "persist"), autosave=True, tempdir=str(place))
+    return seconds(lambda: [queue.put(DATA) for _ in range(count)])
+
+
+def persist_get(place: Path, count: int) -> float:
+    from persistqueue import Queue
+
+    queue = Queue(str(place / "persist"), autosave=True, tempdir=str(place))
+    for _ in range(count):
+        queue.put(DATA)
+    return seconds(lambda: [queue.get() for _ in range(count)])
+
+
+def sqlite_push(place: Path, count: int) -> float:
+    from persistqueue import SQLiteQueue
+
+    queue = SQLiteQueue(str(place / "sqlite"), auto_commit=True)
+    spent = seconds(lambda: [queue.put(DATA) for _ in range(count)])
+    queue.close()
+    return spent
+
+
+ROWS: dict[str, Work] = {
+    f"enqueue_many, {BATCH} at a time": enqueue_batches,
+    "enqueue, no sync": enqueue_unsynced,
+    "queuelib push + fsync": queuelib_push,
+    "persist-queue put, autosave": persist_push,
+    "persist-queue SQLite put": sqlite_push,
+    "scan and done": lambda place, count: _scan(place, count, 1, 1),
+    "scan and done, 4 scanners": lambda place, count: _scan(place, count, 4, 1),
+    "scan and done, no sync": lambda place, count: _scan(place, count, 1, 0),
+    "scan, one child a job": scan_children,
+    "persist-queue get, autosave": persist_get,
+}
+
+
+@contextlib.contextmanager
+def folder(directory: str | None) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(dir=directory))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def rates(rounds: int, items: int, directory: str | None) -> None:
+    """Every row in every round."""
+    samples: dict[str, list[float]] = {name: [] for name in ("floor", "enqueue", *ROWS)}
+    for _ in range(rounds):
+        with folder(directory) as place:
+            for name, spent in zip(("floor", "enqueue"), floor_and_enqueue(place, items), strict=True):
+                samples[name].append(spent / items)
+        for name, measure in ROWS.items():
+            with folder(directory) as place, contextlib.suppress(ImportError):
+                samples[name].append(measure(place, items) / items)
+    print(f"{'':<32}{'µs an item':>12}{'least':>10}{'most':>10}{'of floor':>10}")
+    for name, found in samples.items():
+        if not found:
+            print(f"{name:<32}  not run: the package isn't installed")
+            continue
+        ratio = statistics.median(one / base for one, base in zip(found, samples["floor"], strict=True))
+        mark = ""
+        if name == "enqueue":
+            mark = "  met" if ratio <= FLOOR_RATIO_MAX else f"  MISSED: at most {FLOOR_RATIO_MAX} was wanted"
+        figures = [statistics.median(found), min(found), max(found)]
+        print(
+            f"{name:<32}" + "{:>12.0f}{:>10.0f}{:>10.0f}".format(*(f * 1e6 for f in figures)) + f"{ratio:>10.2f}{mark}"
+        )
+
+
+def growth(lengths: list[int], items: int, directory: str | None) -> None:
+    """What an item costs while so many wait."""
+    print(f"\n{'waiting':>10}{'enqueue µs':>12}{'listing s':>11}{'first item s':>14}{'scan+done µs':>14}")
+    with folder(directory) as place:
+        use(place, sync=0)
+        queue = Path(fsq.path.queue("q"))
+        there = 0
+        for length in sorted(lengths):
+            for number in range(there, length):
+                os.close(os.open(queue / f"_20250101000000_{number}_1_web_0_x", os.O_CREAT | os.O_WRONLY, 0o640))
+            there = length
+            added = seconds(lambda: [fsq.senqueue("q", DATA) for _ in range(items)])
+            began = time.perf_counter()
+            names = item_ids("q")
+            listed = time.perf_counter() - began
+            next(names)
+            items_of = fsq.scan("q")
+            began = time.perf_counter()
+            for _ in range(items):
+                fsq.success(next(items_of))
+            done = time.perf_counter() - began
+            items_of.close()
+            first = seconds(lambda: next(fsq.scan("q")).close())
+            print(f"{length:>10}{added / items * 1e6:>12.0f}{listed:>11.2f}{first:>14.2f}{done / items * 1e6:>14.0f}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Directories as queues beside their peers.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--items", type=int, default=300)
+    parser.add_argument("--waiting", default="1000,10000,100000,1000000")
+    parser.add_argument("--directory", help="where, by default the directory for temporary files")
+    options = parser.parse_args()
+    rates(options.rounds, options.items, options.directory)
+    growth([int(length) for length in options.waiting.split(",")], options.items, options.directory)
+
+
+if __name__ == "__main__":
+    main()
