@@ -155,7 +155,8 @@ def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             continue
         if job.state != ACKED:
             _finish(node, job, is_ours=not count)
-            _set_timer(node, job)
+            if not job.wake_at:  # else its next time will do: the sender collects, and we only if it can't
+                _set_timer(node, job)
         holders = job.holders
         assert isinstance(holders, Confirming)
         was_dummy = not holders.delivered
