@@ -2,7 +2,8 @@
 
 Loading goes in slices (`load` is a generator), so that a node which brings back a million jobs still answers -LOADING
 and INFO meanwhile. First the file of jobs is reduced to those that are alive, then the file of states to the last one
-of each, then each survivor goes to `core.restoring`.
+of each, then each survivor goes to `core.restoring`. What runs for every record is a loop over many of them: a step of
+a generator takes longer than the work.
 
 A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
 file). Zeros at the end belong to such a tail, since a power loss may leave the size of a file but not its last block,
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import hiredis
 
@@ -24,22 +25,41 @@ from penstock.broker.core.restoring import Change, Restorer, Trust
 from penstock.broker.disk import Disk, RealDisk
 from penstock.broker.journal import ALWAYS, STATE, STATE_SUFFIX
 from penstock.errors import JournalError
-from penstock.wire.record import NODE_ID_BYTES, RecordError, decode_record
+from penstock.wire.record import RecordError, decode_record
 
-SLICE = 2000  # records handled before the shell has a turn: a few milliseconds
-PAUSES = (b"0", b"1", b"2", b"3")
-ADVICE = "Nothing was changed; cut it with `penstock check-aof --fix`, or restore the file from a backup"
+SLICE: Final = 2000  # records handled before the shell has a turn: a few milliseconds
+PAUSES: Final = (b"0", b"1", b"2", b"3")
+ADVICE: Final = "Nothing was changed; cut it with `penstock check-aof --fix`, or restore the file from a backup"
+DIGITS_MAX: Final = 18  # of a length that is read here: more than any file has, and still a small integer
+DOLLAR: Final = 0x24
+ZERO: Final = 0x30
+CR: Final = 0x0D
+LF: Final = 0x0A
 
 Words = list[bytes]
-# How many words each command of the two files has.
-JOB_COMMANDS: dict[bytes, tuple[int, ...]] = {b"LOADJOB": (2,), b"DELJOB": (2,)}
-STATE_COMMANDS: dict[bytes, tuple[int, ...]] = {
-    b"STATE": (3, 4),
-    b"HELD": (3,),
-    b"PAUSE": (3,),
-    b"START": (3,),
-    b"CLEAN": (1,),
-}
+
+
+class Form:
+    """A command as the journal writes it: what its records begin with, and how many words follow that."""
+
+    __slots__ = ("command", "head", "more")
+
+    def __init__(self, command: bytes, words: int) -> None:
+        self.command = command
+        self.head = b"*%d\r\n$%d\r\n%b\r\n" % (words, len(command), command)
+        self.more = words - 1
+
+
+# The commands of the two files, the most frequent ones first.
+JOB_FORMS: Final = [Form(b"LOADJOB", 2), Form(b"DELJOB", 2)]
+STATE_FORMS: Final = [
+    Form(b"STATE", 3),
+    Form(b"STATE", 4),
+    Form(b"HELD", 3),
+    Form(b"PAUSE", 3),
+    Form(b"START", 3),
+    Form(b"CLEAN", 1),
+]
 
 
 class Damage(JournalError):
@@ -72,50 +92,155 @@ class Loaded(NamedTuple):
 
 
 class Reader:
-    """Reads the commands of one file; `offset` is the end of the last good one."""
+    """Reads the commands of one file; `offset` is the end of the last good one, up to what was given out."""
 
-    def __init__(self, disk: Disk, name: str, commands: dict[bytes, tuple[int, ...]]) -> None:
+    def __init__(self, disk: Disk, name: str, forms: list[Form]) -> None:
         self.name = name
         self.offset = 0
         self.size = 0
         self._disk = disk
-        self._commands = commands
+        self._forms = forms
+        self._head_bytes_max = max([len(form.head) for form in forms])
 
     def __iter__(self) -> Iterator[Words]:
-        parser = hiredis.Reader(notEnoughData=Ellipsis)
+        for batch in self.batches():
+            for words in batch:
+                yield words
+                self.offset += _record_bytes(words)
+
+    def batches(self) -> Iterator[list[Words]]:
+        """Give the commands in lists: with each piece of the file those that it completes.
+
+        Records in the form in which a journal is written are read here. From the first that looks different, hiredis
+        reads on, to tell whether it is a record at all.
+        """
+        parser: hiredis.Reader | None = None
+        held: list[bytes] = []  # of a record that goes on in the next piece
+        missing = 0  # so many bytes it lacks, at least
+        for piece in self._pieces():
+            if parser is not None:
+                parser.feed(piece)
+                yield from self._parsed(parser)
+                continue
+            held.append(piece)
+            missing -= len(piece)
+            if missing > 0:
+                continue
+            data = b"".join(held) if len(held) > 1 else piece
+            batch, at, missing = self._whole_records(data)
+            if batch:
+                offset = self.offset + at
+                yield batch
+                self.offset = offset
+            held = [data[at:]] if at < len(data) else []
+            if not missing:
+                parser = hiredis.Reader(notEnoughData=Ellipsis)
+                parser.feed(data[at:])
+                yield from self._parsed(parser)
+        if parser is None:
+            parser = hiredis.Reader(notEnoughData=Ellipsis)
+            for piece in held:
+                parser.feed(piece)
+            yield from self._parsed(parser)
+        if self.offset != self.size:
+            raise Damage(self.name, self.offset, "the last record is incomplete", torn=True)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Give the file piece by piece, but for zeros at its end."""
         zeros = 0  # held back, until something else follows them
         for piece in self._disk.read(self.name):
             self.size += len(piece)
             data = piece.rstrip(b"\0")
             if data:
-                parser.feed(bytes(zeros) + data)
+                yield bytes(zeros) + data if zeros else data
                 zeros = 0
             zeros += len(piece) - len(data)
-            try:
-                while (words := parser.gets()) is not Ellipsis:
-                    length = self._length(words)
-                    yield words
-                    self.offset += length
-            except hiredis.HiredisError:
-                raise Damage(self.name, self.offset, "bad framing", torn=False) from None
-        if self.offset != self.size:
-            raise Damage(self.name, self.offset, "the last record is incomplete", torn=True)
+
+    def _whole_records(self, data: bytes) -> tuple[list[Words], int, int]:
+        """Give the records that `data` begins with, their end, and how many bytes at least the next one lacks.
+
+        That is 0 where something stands that isn't in the form of a record.
+        """
+        forms, size = self._forms, len(data)
+        batch: list[Words] = []
+        at = 0
+        while True:
+            for form in forms:
+                end = at + len(form.head)
+                if end <= size and data[at:end] == form.head:
+                    break
+            else:
+                return batch, at, max(0, at + self._head_bytes_max - size)
+            words = [form.command]
+            for _ in range(form.more):
+                end = _take_word(data, end, words)
+                if end <= 0:
+                    return batch, at, -end
+            batch.append(words)
+            at = end
+
+    def _parsed(self, parser: hiredis.Reader) -> Iterator[list[Words]]:
+        """Give the records that hiredis finds, and refuse what is none."""
+        try:
+            while (words := parser.gets()) is not Ellipsis:
+                offset = self.offset + self._length(words)
+                yield [words]
+                self.offset = offset
+        except hiredis.HiredisError:
+            raise Damage(self.name, self.offset, "bad framing", torn=False) from None
 
     def _length(self, words: object) -> int:
         """Tell how long a record is in the file, and refuse what is none."""
-        if not isinstance(words, list) or not words:
+        if not isinstance(words, list) or not words or not all(isinstance(word, bytes) for word in words):
             raise Damage(self.name, self.offset, "this isn't a record", torn=False)
-        length = 3 + len(str(len(words)))
-        for word in words:
-            if not isinstance(word, bytes):
-                raise Damage(self.name, self.offset, "this isn't a record", torn=False)
-            length += 5 + len(str(len(word))) + len(word)
-        lengths = self._commands.get(words[0])
-        if lengths is None:
+        forms = [form for form in self._forms if form.command == words[0]]
+        if not forms:
             raise Damage(self.name, self.offset, f"unknown command {words[0][:32]!r}", torn=False)
-        if len(words) not in lengths:
+        if len(words) - 1 not in [form.more for form in forms]:
             raise Damage(self.name, self.offset, f"wrong number of words in {words[0].decode()}", torn=False)
-        return length
+        return _record_bytes(words)
+
+
+def _take_word(data: bytes, at: int, words: Words) -> int:
+    """Read a word with its length and give its end; 0 if there is none, or the negative of how much is missing."""
+    size = len(data)
+    if at >= size:
+        return -1
+    if data[at] != DOLLAR:
+        return 0
+    at += 1
+    first, length = at, 0
+    while at < size and ZERO <= data[at] < ZERO + 10 and at - first < DIGITS_MAX:
+        length = 10 * length + data[at] - ZERO
+        at += 1
+    if at == size:
+        return -1
+    if data[at] != CR or at == first or (data[first] == ZERO and at > first + 1):
+        return 0
+    start = at + 2
+    end = start + length
+    if end + 2 > size:
+        return size - end - 2
+    if data[at + 1] != LF or data[end] != CR or data[end + 1] != LF:
+        return 0
+    words.append(data[start:end])
+    return end + 2
+
+
+def _record_bytes(words: Words) -> int:
+    """Tell how long a record is in the file."""
+    return 3 + len(str(len(words))) + sum([5 + len(str(len(word))) + len(word) for word in words])
+
+
+class States:
+    """What the second file says of the jobs of the first, and of itself."""
+
+    def __init__(self) -> None:
+        self.changes: dict[bytes, bytes] = {}  # by id: packed, then the key of its claim
+        self.held: dict[bytes, bytes] = {}  # by id: the nodes that may hold it
+        self.pauses: dict[bytes, int] = {}
+        self.last_start: Words | None = None
+        self.complete = False
 
 
 class Load:
@@ -136,61 +261,72 @@ class Load:
 
     def __iter__(self) -> Iterator[None]:
         alive: dict[bytes, bytes] = {}
-        for words in self._read(self.name, JOB_COMMANDS):
-            if words is None:
+        for batch in self._read(self.name, JOB_FORMS):
+            if batch is None:
                 yield
-                continue
-            self.records += 1
-            if words[0] == b"LOADJOB":
-                alive[words[1][4:44]] = words[1]
             else:
-                alive.pop(words[1], None)
-        changes: dict[bytes, Change] = {}
-        held: dict[bytes, bytes] = {}
-        pauses: dict[bytes, int] = {}
-        last_start: Words | None = None
-        complete = False
-        for words in self._read(self.name + STATE_SUFFIX, STATE_COMMANDS):
-            if words is None:
+                self._note_jobs(batch, alive)
+        states = States()
+        for batch in self._read(self.name + STATE_SUFFIX, STATE_FORMS):
+            if batch is None:
                 yield
-                continue
-            complete = words[0] == b"CLEAN"
-            if words[0] == b"STATE":
-                if words[1] in alive:
-                    changes[words[1]] = self._change(words)
-            elif words[0] == b"HELD":
-                if words[1] in alive:
-                    held[words[1]] = words[2]
-            elif words[0] == b"PAUSE":
-                pauses[words[1]] = self._pause(words)
-            elif words[0] == b"START":
-                last_start = words
+            else:
+                self._note_states(batch, alive, states)
+        last_start = states.last_start
         same_boot = last_start is not None and bool(last_start[1]) and last_start[1] == self.disk.boot_id()
         synced = last_start is not None and last_start[2] == ALWAYS.encode()
-        trust = Trust(last_start is not None, complete or same_boot or synced, self.enqueue_once)
-        yield from self._restore(alive, changes, held, trust)
-        for name, pause in pauses.items():
+        trust = Trust(last_start is not None, states.complete or same_boot or synced, self.enqueue_once)
+        yield from self._restore(alive, states, trust)
+        for name, pause in states.pauses.items():
             if pause:
                 self.node.queue(name).pause = pause
         for file, end, _ in self._torn:
             _keep_tail(self.disk, file, end)
             self.disk.truncate(file, end)
 
-    def _read(self, name: str, commands: dict[bytes, tuple[int, ...]]) -> Iterator[Words | None]:
+    def _read(self, name: str, forms: list[Form]) -> Iterator[list[Words] | None]:
         """Give the records of a file, with None now and then for the shell's turn. A torn tail is cut."""
-        reader = Reader(self.disk, name, commands)
+        reader = Reader(self.disk, name, forms)
+        since_turn = SLICE
         try:
-            for number, words in enumerate(reader):
-                if number % SLICE == 0:
+            for batch in reader.batches():
+                if since_turn >= SLICE:
                     yield None
+                    since_turn = 0
+                since_turn += len(batch)
                 self.read_bytes = reader.offset
-                yield words
+                yield batch
         except FileNotFoundError:
             return
         except Damage as damage:
             if not damage.torn or not self.cut_torn:
                 raise JournalError(f"{damage}. {ADVICE}") from None
             self._torn.append((name, damage.offset, reader.size))
+
+    def _note_jobs(self, batch: list[Words], alive: dict[bytes, bytes]) -> None:
+        """Let jobs come and go."""
+        for words in batch:
+            data = words[1]
+            if words[0] == b"LOADJOB":
+                alive[data[4:44]] = data
+            else:
+                alive.pop(data, None)
+        self.records += len(batch)
+
+    def _note_states(self, batch: list[Words], alive: dict[bytes, bytes], states: States) -> None:
+        """Keep the last state of each job that is alive."""
+        for words in batch:
+            if words[0] == b"STATE":
+                if words[1] in alive:
+                    states.changes[words[1]] = self._packed_change(words)
+            elif words[0] == b"HELD":
+                if words[1] in alive:
+                    states.held[words[1]] = words[2]
+            elif words[0] == b"PAUSE":
+                states.pauses[words[1]] = self._pause(words)
+            elif words[0] == b"START":
+                states.last_start = words
+        states.complete = batch[-1][0] == b"CLEAN"
 
     def _pause(self, words: Words) -> int:
         if words[2] not in PAUSES:
@@ -200,7 +336,7 @@ class Load:
     def _damage(self, suffix: str, words: Words, what: str) -> JournalError:
         """Say where a record is whose content can't be right. That is looked up only now: it costs a second reading."""
         name = self.name + suffix
-        reader = Reader(self.disk, name, STATE_COMMANDS if suffix else JOB_COMMANDS)
+        reader = Reader(self.disk, name, STATE_FORMS if suffix else JOB_FORMS)
         offset = 0
         try:
             for found in reader:
@@ -210,37 +346,47 @@ class Load:
             pass  # a torn tail: what is looked for stands before it
         return JournalError(f"{name}: {what} at byte {offset}. {ADVICE}")
 
-    def _change(self, words: Words) -> Change:
+    def _packed_change(self, words: Words) -> bytes:
+        """Give a change as it was packed, and the key of its claim behind it. Most are replaced by later ones."""
         if len(words[2]) != STATE.size:
             raise self._damage(STATE_SUFFIX, words, f"a STATE record of {len(words[2])} bytes")
-        state, flags, nacks, deliveries, requeue_wall_ms, token = STATE.unpack(words[2])
-        key = words[3] if len(words) > 3 else b""
-        return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, key)
+        return words[2] + words[3] if len(words) > 3 else words[2]
 
-    def _restore(
-        self, alive: dict[bytes, bytes], changes: dict[bytes, Change], held: dict[bytes, bytes], trust: Trust
-    ) -> Iterator[None]:
+    def _restore(self, alive: dict[bytes, bytes], states: States, trust: Trust) -> Iterator[None]:
         restorer = Restorer(self.node, trust, self.timeout_ms)
-        for number, job_id in enumerate(list(alive)):
-            data = alive.pop(job_id)
-            try:
-                record, _ = decode_record(data)
-            except RecordError as error:
-                raise self._damage("", [b"LOADJOB", data], f"damaged job record ({error})") from None
-            if job_id in held:
-                record = record._replace(nodes=_node_ids(held[job_id]))
-            if number % SLICE == 0:
-                yield
-            if record.id not in self.node.jobs:
-                restorer.restore(record, changes.pop(job_id, None))
+        ids, records = list(alive), list(alive.values())
+        alive.clear()
+        for first in range(0, len(ids), SLICE):
+            yield
+            self._restore_some(restorer, ids[first : first + SLICE], records, first, states)
         restorer.finish()
         self.unsaved = restorer.unsaved
         cut_bytes = sum(size - end for _, end, size in self._torn)
         self.result = Loaded(restorer.restored, restorer.expired, restorer.withheld, cut_bytes)
 
+    def _restore_some(
+        self, restorer: Restorer, ids: list[bytes], records: list[bytes], at: int, states: States
+    ) -> None:
+        """Restore the jobs of a slice, whose records begin at a place, and let go of those."""
+        changes, held = states.changes, states.held
+        data = b""
+        try:
+            for job_id in ids:
+                data = records[at]
+                records[at] = b""
+                at += 1
+                packed = changes.pop(job_id, None) if changes else None
+                change = _unpacked_change(packed) if packed is not None else None
+                restorer.restore(job_id, data, change, held.pop(job_id, None) if held else None)
+        except RecordError as error:
+            raise self._damage("", [b"LOADJOB", data], f"damaged job record ({error})") from None
+        finally:
+            restorer.flush()
 
-def _node_ids(data: bytes) -> tuple[bytes, ...]:
-    return tuple(data[at : at + NODE_ID_BYTES] for at in range(0, len(data), NODE_ID_BYTES))
+
+def _unpacked_change(packed: bytes) -> Change:
+    state, flags, nacks, deliveries, requeue_wall_ms, token = STATE.unpack_from(packed)
+    return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, packed[STATE.size :])
 
 
 def _keep_tail(disk: Disk, name: str, offset: int) -> None:
@@ -259,8 +405,8 @@ def check(path: str) -> CheckResult:
     """Look at a journal's file without changing it."""
     where = Path(path)
     size = where.stat().st_size
-    commands = STATE_COMMANDS if path.endswith(STATE_SUFFIX) else JOB_COMMANDS
-    reader = Reader(RealDisk(str(where.parent)), where.name, commands)
+    forms = STATE_FORMS if path.endswith(STATE_SUFFIX) else JOB_FORMS
+    reader = Reader(RealDisk(str(where.parent)), where.name, forms)
     alive: set[bytes] = set()
     records = 0
     try:

@@ -25,22 +25,26 @@ add up is a RecordError that says what, and at which byte.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-STATES = ("wait-repl", "active", "queued", "acked")
+STATES: Final = ("wait-repl", "active", "queued", "acked")
 """What the low nibble of byte 44 counts through. Other values are refused."""
 
-JOB_ID_BYTES = 40
-NODE_ID_BYTES = 40
+JOB_ID_BYTES: Final = 40
+NODE_ID_BYTES: Final = 40
 
-_FIXED = struct.Struct("<I40sBBHIQIIHH")
-_U32 = struct.Struct("<I")
-_LENGTH_BYTES = _U32.size
-_U32_MAX = 0xFFFFFFFF
+_FIXED: Final = struct.Struct("<I40sBBHIQIIHH")
+_U32: Final = struct.Struct("<I")
+_LENGTH_BYTES: Final = 4
+_U32_MAX: Final = 0xFFFFFFFF
+# Of the fixed part what `split_record` needs as numbers, and the length of the queue: length, expires, ctime, queue.
+_SPLIT: Final = struct.Struct("<I44xIQ12xI")
+# A record of empty fields and no nodes: the fixed part, the lengths of queue and body, and the count of nodes.
+_RECORD_BYTES_MIN: Final = 84
 
 # The largest value of each integer field, to name the field that didn't fit. nacks and deliveries are not
 # here: they are 16-bit counters that wrap, in the original as in our core.
-_FIELD_MAX = {
+_FIELD_MAX: Final = {
     "gc_retry": 0xF,
     "flags": 0xFF,
     "replicate": 0xFFFF,
@@ -163,6 +167,33 @@ def decode_record(data: bytes, offset: int = 0) -> tuple[JobRecord, int]:
         nodes,
     )
     return record, end
+
+
+def split_record(data: bytes) -> tuple[bytes, int, int, bytes]:
+    """Give the body, ctime and expires of a record that fills `data`, and all the rest of it but its id as one key.
+
+    A journal holds many records and few kinds of them. Those with the same key have the same fields beside these four,
+    so `decode_record` is needed once for each key only. The key is empty where it is needed anyway, since something
+    doesn't add up or follows the record; what can only be wrong in the key itself is left to it, too.
+    """
+    size = len(data)
+    if size < _RECORD_BYTES_MIN or not (data[4] == 0x44 and data[5] == data[14] == data[39] == 0x2D):
+        return b"", 0, 0, b""
+    length: int
+    expires: int
+    ctime: int
+    queue_bytes: int
+    length, expires, ctime, queue_bytes = _SPLIT.unpack_from(data)
+    queue_end = _FIXED.size + _LENGTH_BYTES + queue_bytes
+    body_at = queue_end + _LENGTH_BYTES
+    if length + _LENGTH_BYTES != size or body_at > size:
+        return b"", 0, 0, b""
+    body_bytes: int = _U32.unpack_from(data, queue_end)[0]
+    body_end = body_at + body_bytes
+    if body_end + _LENGTH_BYTES > size:
+        return b"", 0, 0, b""
+    key = data[44:48] + data[60:queue_end] + data[body_end:size]
+    return data[body_at:body_end], ctime, expires, key
 
 
 def decode_records(data: bytes) -> list[JobRecord]:

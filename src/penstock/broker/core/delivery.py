@@ -17,6 +17,7 @@ from penstock.broker.core.jobs import (
     BCAST_WILLQUEUE,
     COUNTER_MASK,
     DELIVERED,
+    GIVEN,
     LISTED,
     OUT,
     QUEUED,
@@ -92,7 +93,7 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     # The end of a delay is written down with the job already; everything else that queues it is news.
     is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
-    job.flags &= ~OUT
+    job.flags &= ~(OUT | GIVEN)
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
@@ -219,7 +220,7 @@ def wake(node: Node, job: Job) -> None:
         else:
             job.requeue_at = 0
     elif job.flags & BCAST_WILLQUEUE and job.requeue_at - WARN_MS <= now_ms:
-        job.flags &= ~(BCAST_WILLQUEUE | OUT)  # from now on it is anybody's: two who object to each other never end
+        job.flags &= ~(BCAST_WILLQUEUE | OUT | GIVEN)  # from now on it is anybody's: two who object to each other never end
         if job.state == ACTIVE:
             tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)
     schedule(node, job)

@@ -16,7 +16,7 @@ from typing import Final
 
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.exchange import EXCHANGE_BYTES, WANT_MS, Exchange
-from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, WAIT_REPL, Job
+from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, GIVEN, OUT, WAIT_REPL, Job
 from penstock.broker.core.membership import LEAVING, LINKED, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT, Queue
@@ -208,7 +208,7 @@ def _give(node: Node, queue: Queue, peer: Peer, count: int) -> int:
     for job in jobs:
         if job.rules.retry_s:  # there its time begins anew, so here as well
             join_holders(node, job, peer.alone)
-            job.flags |= BCAST_WILLQUEUE
+            job.flags = job.flags & ~OUT | GIVEN | BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
@@ -247,6 +247,9 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
             join_holders(node, job, frozenset(record.nodes))
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
+            continue
+        if job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
+            node.outbox.tell(bus.WORKING, peer.alone, job.id, job.requeue_at - node.now_ms)
             continue
         job.flags &= ~BCAST_QUEUED
         if enqueue(node, job):

@@ -35,7 +35,8 @@ DELIVERED: Final = 4  # fetched at least once here
 STORED_FLAGS: Final = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
 # Flags of this process alone.
 LISTED: Final = 8  # an entry of its queue's order still points here, valid or not
-OUT: Final = 32  # fetched here by a client or another node, whose time isn't over
+OUT: Final = 32  # with a client of this node, whose time isn't over
+GIVEN: Final = 128  # with another node, for whose clients the same holds
 RETURNING: Final = 64  # given back with a delay: others hear when it is queued
 ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
 

@@ -16,6 +16,7 @@ from penstock.broker.core.jobs import (
     ACTIVE,
     BCAST_WILLQUEUE,
     COUNTER_MASK,
+    GIVEN,
     OUT,
     QUEUED,
     WAIT_REPL,
@@ -66,7 +67,7 @@ def heard_willqueue(
         left_ms = job.requeue_at - node.now_ms
         if job.state == QUEUED:
             tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
-        elif job.flags & OUT and left_ms > 0 and peer.abilities & bus.CAN_MANY:
+        elif job.flags & (OUT | GIVEN) and left_ms > 0 and peer.abilities & bus.CAN_MANY:
             node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms)
         elif left_ms <= 2 * WARN_MS and gives_way(job_id, node.cluster.my_id, peer.id):
             _put_off(node, job, job.rules.retry_ms, True)  # we are about to do the same

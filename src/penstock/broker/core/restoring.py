@@ -14,7 +14,7 @@ comes back after its retry time, or at once after a controlled restart (`aof-enq
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.broker.core.acks import restore_ack
 from penstock.broker.core.announcing import announce_if_linked
@@ -26,6 +26,7 @@ from penstock.broker.core.jobs import (
     BCAST_WILLQUEUE,
     DELIVERED,
     JOB_BYTES,
+    LISTED,
     QUEUED,
     STORED_FLAGS,
     Holders,
@@ -33,20 +34,44 @@ from penstock.broker.core.jobs import (
     Rules,
 )
 from penstock.broker.core.node import JITTER_MS, NS_PER_MS, Node
+from penstock.broker.core.queues import Queue
+from penstock.broker.core.registry import PAGE_MASK
 from penstock.broker.core.tokens import join_claim
-from penstock.wire.record import JobRecord
+from penstock.wire.record import NODE_ID_BYTES, JobRecord, decode_record, split_record
+
+KINDS_MAX: Final = 4096  # kinds of records remembered; beyond that the collection starts anew
 
 
-class Change(NamedTuple):
+class Change:
     """The last known state of a job, from the record of deliveries."""
 
-    state: int
-    flags: int
-    nacks: int
-    deliveries: int
-    requeue_wall_ms: int  # 0 = never
-    token: int
-    claim_key: bytes
+    __slots__ = ("claim_key", "deliveries", "flags", "nacks", "requeue_wall_ms", "state", "token")
+
+    def __init__(
+        self, state: int, flags: int, nacks: int, deliveries: int, requeue_wall_ms: int, token: int, claim_key: bytes
+    ) -> None:
+        self.state = state
+        self.flags = flags
+        self.nacks = nacks
+        self.deliveries = deliveries
+        self.requeue_wall_ms = requeue_wall_ms  # 0 = never
+        self.token = token
+        self.claim_key = claim_key
+
+
+class Kind:
+    """What follows from all of a record but its id, times and body. A journal holds few kinds, so each is kept."""
+
+    __slots__ = ("deliveries", "flags", "holders", "nacks", "queue", "rules", "state")
+
+    def __init__(self, record: JobRecord, queue: bytes, rules: Rules, holders: Holders) -> None:
+        self.queue = queue
+        self.rules = rules
+        self.holders = holders
+        self.state = record.state
+        self.flags = record.flags & STORED_FLAGS
+        self.nacks = record.nacks
+        self.deliveries = record.deliveries
 
 
 class Trust(NamedTuple):
@@ -60,7 +85,7 @@ class Trust(NamedTuple):
 
 
 class Restorer:
-    """Restores jobs one by one, and counts what it did."""
+    """Restores jobs one by one, and counts what it did. Call `flush` before anybody else sees the node."""
 
     def __init__(self, node: Node, trust: Trust, node_timeout_ms: int) -> None:
         self.node = node
@@ -71,49 +96,71 @@ class Restorer:
         self.withheld = 0  # at-most-once jobs that may have been delivered
         self.unsaved: list[Job] = []  # placed by what is believed now; a later load would believe something else
         self._unannounced: list[Job] = []
+        self._kinds: dict[bytes, Kind] = {}
         self._rules: dict[tuple[int, int, int], Rules] = {}
         self._known_ids = node.cluster.ids
-        self._last_nodes: tuple[bytes, ...] = ()
-        self._last_holders = Holders(frozenset())
+        self._my_prefix = node.cluster.my_id[:8]
+        self._run: list[Job] = []  # follow each other in one queue, and are put there together
+        self._run_queue: Queue | None = None
+        self._run_newest = 0
 
-    def restore(self, record: JobRecord, change: Change | None) -> None:
-        """Bring one job back."""
+    def restore(self, job_id: bytes, data: bytes, change: Change | None, held: bytes | None) -> None:
+        """Bring one job back from its record, unless it is here. `held` has its nodes, if the record no longer does.
+
+        Raises RecordError if the record is damaged; then nothing happened.
+        """
         node = self.node
-        expires_at = record.expires * 1000 - node.wall_offset_ms
+        body, ctime, expires, key = split_record(data)
+        if held is not None and key:
+            key += b"\0" + held  # a key tells its own length, so this is none of another job
+        kind = self._kinds.get(key)
+        if kind is None:
+            record, _ = decode_record(data)
+            body, ctime, expires = record.body, record.ctime, record.expires
+            kind = self._kind(record, key, held)
+        page = node.jobs.pages[job_id[11]][job_id[12] & PAGE_MASK]
+        if job_id in page:
+            return
+        expires_at = expires * 1000 - node.wall_offset_ms
         if expires_at <= node.now_ms:
             self.expired += 1
             return
-        key = (record.replicate, record.delay, record.retry)
-        rules = self._rules.get(key)
-        if rules is None:
-            rules = self._rules[key] = Rules.of(*key)
-        queue = node.queues.by_name.get(record.queue)
-        name = queue.name if queue is not None else record.queue
-        job = Job(record.id, name, record.body, rules, record.ctime, expires_at, self._holders(record.nodes))
-        job.flags = record.flags & STORED_FLAGS
-        job.nacks, job.deliveries = record.nacks, record.deliveries
-        if record.id[2:10] == node.cluster.my_id[:8]:
-            node.seen_ctime(record.ctime)
-        node.jobs.put(job)
-        node.memory.used_bytes += JOB_BYTES + len(job.body)
-        self.restored += 1
-        state = record.state
-        if change is not None:
+        job = Job(job_id, kind.queue, body, kind.rules, ctime, expires_at, kind.holders, ACTIVE, kind.flags)
+        state = kind.state
+        if change is None:
+            job.nacks = kind.nacks
+            job.deliveries = kind.deliveries
+        else:
             state = change.state
             job.flags = change.flags & STORED_FLAGS
-            job.nacks, job.deliveries = change.nacks, change.deliveries
+            job.nacks = change.nacks
+            job.deliveries = change.deliveries
+        if job_id[2:10] == self._my_prefix:
+            node.seen_ctime(ctime)
+        page[job_id] = job
+        node.jobs.count += 1
+        node.memory.used_bytes += JOB_BYTES + len(body)
+        self.restored += 1
         if state == ACKED:
             restore_ack(node, job)
-        elif rules.retry_s:
+        elif kind.rules.retry_s:
             self._place(job, state, change)
         else:
             self._place_at_most_once(job, state)
+
+    def flush(self) -> None:
+        """Put the jobs that are collected into their queue."""
+        if self._run_queue is not None:
+            self._run_queue.extend(self._run)
+            self._run_queue = None
+            self._run = []
 
     def finish(self) -> None:
         """Bring the jobs of each claim into the order in which they were given out, and ask others about the rest.
 
         Not before: while a journal loads nothing is asked, and the time for an answer would be over when it is.
         """
+        self.flush()
         for claim in self.node.claims.values():
             claim.jobs = dict(sorted(claim.jobs.items(), key=lambda item: item[1].token))
         for job in self._unannounced:
@@ -122,13 +169,22 @@ class Restorer:
         self.node.unannounced += self._unannounced
         announce_if_linked(self.node)
 
-    def _holders(self, nodes: tuple[bytes, ...]) -> Holders:
-        if nodes == self._last_nodes:  # as with nearly all
-            return self._last_holders
-        holders = (self._known_ids & frozenset(nodes)) | {self.node.cluster.my_id}
-        self._last_nodes = nodes
-        self._last_holders = self.node.held_by(holders)
-        return self._last_holders
+    def _kind(self, record: JobRecord, key: bytes, held: bytes | None) -> Kind:
+        """Work out the kind of a record, and keep it if it has a key."""
+        terms = (record.replicate, record.delay, record.retry)
+        rules = self._rules.get(terms)
+        if rules is None:
+            rules = self._rules[terms] = Rules.of(*terms)
+        queue = self.node.queues.by_name.get(record.queue)
+        name = queue.name if queue is not None else record.queue
+        nodes = frozenset(record.nodes if held is None else _node_ids(held))
+        holders = self.node.held_by((self._known_ids & nodes) | {self.node.cluster.my_id})
+        kind = Kind(record, name, rules, holders)
+        if key:
+            if len(self._kinds) >= KINDS_MAX:
+                self._kinds.clear()
+            self._kinds[key] = kind
+        return kind
 
     def _place(self, job: Job, state: int, change: Change | None) -> None:
         node = self.node
@@ -198,10 +254,18 @@ class Restorer:
         """Put a job back where it waited; nothing is counted, since nothing happened to it."""
         node = self.node
         job.state = QUEUED
-        job.flags |= BCAST_QUEUED
+        job.flags |= BCAST_QUEUED | LISTED
         if job.rules.retry_s:
             job.requeue_at = node.after_retry(job.rules.retry_ms)
-        queue = node.queue(job.queue)
-        job.queue = queue.name
-        queue.insert(job)
+        queue = self._run_queue
+        if queue is None or job.ctime <= self._run_newest or queue.name != job.queue:
+            self.flush()
+            queue = self._run_queue = node.queue(job.queue)
+        job.queue = queue.name  # one object for all of its jobs
+        self._run.append(job)
+        self._run_newest = job.ctime
         schedule(node, job)
+
+
+def _node_ids(data: bytes) -> list[bytes]:
+    return [data[at : at + NODE_ID_BYTES] for at in range(0, len(data), NODE_ID_BYTES)]
