@@ -220,7 +220,7 @@ def wake(node: Node, job: Job) -> None:
         else:
             job.requeue_at = 0
     elif job.flags & BCAST_WILLQUEUE and job.requeue_at - WARN_MS <= now_ms:
-        job.flags &= ~(BCAST_WILLQUEUE | OUT | GIVEN)  # from now on it is anybody's: two who object to each other never end
+        job.flags &= ~(BCAST_WILLQUEUE | OUT | GIVEN)  # anybody's now: two who object would never end
         if job.state == ACTIVE:
             tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)
     schedule(node, job)
