@@ -35,7 +35,7 @@ from typing import Final
 from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
 from penstock.broker.disk import Disk, File
-from penstock.wire.record import JobRecord, encode_record
+from penstock.wire.record import JobRecord, record_template
 
 # state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token
 STATE: Final = struct.Struct("<BBHHQQ")
@@ -447,9 +447,5 @@ def _held_command(job: Job) -> bytes:
 
 def _load_template(record: JobRecord) -> bytes:
     """Give a LOADJOB command for jobs like this one, with places for id, creation time and body."""
-    data = encode_record(record)
-    body_at = 76 + len(record.queue) + 4
-    parts = (data[:4], data[44:52], data[60:body_at], data[body_at + len(record.body) :])
-    first, second, third, last = (part.replace(b"%", b"%%") for part in parts)
-    head = b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n" % len(data)
-    return head + first + b"%b" + second + b"%b" + third + b"%b" + last + b"\r\n"
+    template, size = record_template(record)
+    return b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n" % size + template + b"\r\n"

@@ -282,17 +282,28 @@ def announced(message: Message) -> int:
     return count
 
 
-def records(message: Message) -> list[JobRecord]:
-    """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read or isn't announced."""
+def cut_records(message: Message) -> list[bytes]:
+    """Cut the serialized jobs of REPLJOB and YOURJOBS apart, as many as are announced and whole."""
     payload, count = message.payload, announced(message)
-    found: list[JobRecord] = []
+    found: list[bytes] = []
     at = TWO_U32.size
-    while at < len(payload) and len(found) < count:
+    while len(payload) - at >= 4 and len(found) < count:
+        end = at + 4 + int.from_bytes(payload[at : at + 4], "little")
+        if end > len(payload):
+            break
+        found.append(payload[at:end])
+        at = end
+    return found
+
+
+def records(message: Message) -> list[JobRecord]:
+    """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read."""
+    found: list[JobRecord] = []
+    for data in cut_records(message):
         try:
-            record, at = decode_record(payload, at)
+            found.append(decode_record(data)[0])
         except RecordError:
             break
-        found.append(record)
     return found
 
 

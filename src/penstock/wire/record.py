@@ -169,6 +169,15 @@ def decode_record(data: bytes, offset: int = 0) -> tuple[JobRecord, int]:
     return record, end
 
 
+def record_template(record: JobRecord) -> tuple[bytes, int]:
+    """Give a form for records like this one, with `%b` for id, ctime and body, and how long such a record is."""
+    data = encode_record(record)
+    body_at = _FIXED.size + 2 * _LENGTH_BYTES + len(record.queue)
+    parts = (data[:4], data[44:52], data[60:body_at], data[body_at + len(record.body) :])
+    first, second, third, last = (part.replace(b"%", b"%%") for part in parts)
+    return first + b"%b" + second + b"%b" + third + b"%b" + last, len(data)
+
+
 def split_record(data: bytes) -> tuple[bytes, int, int, bytes]:
     """Give the body, ctime and expires of a record that fills `data`, and all the rest of it but its id as one key.
 

@@ -13,8 +13,9 @@ from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, DEL
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
 from penstock.broker.journal import Journal
-from penstock.broker.recovery import Load, check
+from penstock.broker.recovery import JOB_FORMS, STATE_FORMS, Load, Reader, check
 from penstock.errors import JournalError
+from penstock.sim import disk as sim_disk
 from penstock.sim.disk import SimDisk
 from penstock.wire.record import decode_record, encode_record
 from tests.sim.histories import WALL_START_S, SimDesk
@@ -180,6 +181,43 @@ def test_a_state_of_a_job_that_is_gone_means_nothing(small: SimDisk) -> None:
     start(small)
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 40, 300])
+def test_it_does_not_matter_where_the_pieces_of_a_file_end(
+    small: SimDisk, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = [(AOF, JOB_FORMS), (STATES, STATE_FORMS)]
+    whole = [list(Reader(small, name, forms)) for name, forms in readers]
+    monkeypatch.setattr(sim_disk, "READ_BYTES", piece_bytes)
+    assert [list(Reader(small, name, forms)) for name, forms in readers] == whole
+    assert [len(commands) for commands in whole] == [len(whole_records(small.content(name))) - 1 for name, _ in readers]
+
+
+def test_a_record_may_be_longer_than_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim_disk, "READ_BYTES", 1000)
+    disk = SimDisk()
+    body = b"x" * 1_000_000
+    disk.put(AOF, command(b"DELJOB", body) + command(b"DELJOB", b"1"))
+    reader = Reader(disk, AOF, JOB_FORMS)
+    assert [[len(word) for word in words] for words in reader] == [[6, len(body)], [6, 1]]
+    assert reader.offset == reader.size
+
+
+@pytest.mark.parametrize(
+    "length", [b"$01\r\n", b"$1\rX", b"$1\n\n", b"$1\r\r", b"$+1\r\n", b"$\r\n", b"$" + b"1" * 30 + b"\r\n"]
+)
+def test_a_length_that_is_written_otherwise_is_bad_framing(small: SimDisk, length: bytes) -> None:
+    small.put(AOF, b"*2\r\n$6\r\nDELJOB\r\n" + length + b"x\r\n" + small.content(AOF))
+    with pytest.raises(JournalError, match="bad framing at byte 0"):
+        start(small)
+
+
+def test_a_length_beyond_the_end_of_the_file_is_a_torn_tail(small: SimDisk) -> None:
+    data = small.content(AOF)
+    small.put(AOF, data + b"*2\r\n$6\r\nDELJOB\r\n$999999999999\r\nx\r\n")
+    start(small)
+    assert small.content(AOF) == data
+
+
 # The original's file: nothing in it tells whether a job was out with a worker.
 
 
@@ -273,6 +311,47 @@ def test_a_job_that_others_hold_too_waits_for_the_node_timeout() -> None:
     assert peeked(desk) == [b"body 1", b"body 2"]
 
 
+def test_jobs_alike_share_what_is_alike() -> None:
+    jobs = {job.body: job for job in load_original(*[loadjob(original(n)) for n in range(1, 4)]).broker.node.jobs}
+    first, second = jobs[b"body 1"], jobs[b"body 2"]
+    assert first.rules is second.rules
+    assert first.queue is second.queue
+    assert first.holders is second.holders
+
+
+def test_a_job_without_nodes_is_held_here_alone() -> None:
+    desk = load_original(loadjob(original(1, nodes=())))
+    (job,) = desk.broker.node.jobs
+    assert job.holders is desk.broker.node.alone
+
+
+def test_who_holds_a_job_is_known_of_that_job_only() -> None:
+    disk = SimDisk()
+    records = [original(n) for n in (1, 2, 3)]
+    disk.put(AOF, b"".join(map(loadjob, records)))
+    held = command(b"HELD", records[1][4:44], NODE_ID + OTHER_NODE)
+    disk.put(STATES, command(b"START", b"", b"always") + held)
+    desk = SimDesk(disk, WALL_START_S, 1)
+    desk.broker.node.cluster.peers[OTHER_NODE] = Peer(OTHER_NODE, "127.0.0.1", 7712, 0, 0)
+    desk.broker.node.cluster.recount()
+    desk.start()
+    holders = {job.body: len(job.holders.delivered) for job in desk.broker.node.jobs}
+    assert holders == {b"body 1": 1, b"body 2": 2, b"body 3": 1}
+
+
+def test_a_load_that_fails_leaves_no_job_half_queued() -> None:
+    desk = start(SimDisk())
+    seat = desk.client()
+    seat.call("ADDJOBS", "q", 0, "BODIES", "1", "2", "3")
+    desk.disk.put(AOF, desk.disk.content(AOF) + loadjob(original(1)[:-1]))
+    with pytest.raises(JournalError, match="damaged job record"):
+        desk.broker.persistence.reload()
+    node = desk.broker.node
+    assert [job.state for job in node.jobs] == [QUEUED] * 3
+    assert node.queues.by_name[b"q"].length == 3
+    assert peeked(desk) == [b"1", b"2", b"3"]
+
+
 # Our own file
 
 
@@ -301,6 +380,23 @@ def test_our_file_holds_nothing_but_records_of_the_original() -> None:
         + command(b"DELJOB", once)
         + command(b"DELJOB", queued)
     )
+
+
+def test_jobs_come_back_to_their_own_queues() -> None:
+    desk = start(SimDisk())
+    for number in range(6):
+        desk.client().call("ADDJOB", f"q{number % 2}", number, 0)
+    desk = start(desk.disk.process_crash())
+    assert [peeked(desk, "q0"), peeked(desk, "q1")] == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+
+
+def test_jobs_come_back_in_their_order_whatever_that_of_the_file() -> None:
+    disk = SimDisk()
+    disk.put(AOF, b"".join([loadjob(original(number)) for number in (4, 5, 2, 3, 6, 1, 7)]))
+    disk.put(STATES, command(b"START", b"", b"always"))
+    desk = start(disk)
+    taken = desk.client().call("GETJOB", "COUNT", 10, "FROM", "q")
+    assert [body for _, _, body in taken] == [b"body %d" % number for number in range(1, 8)]
 
 
 def test_a_rewritten_file_holds_the_present_state_of_what_is_alive() -> None:

@@ -95,17 +95,19 @@ def test_many_says_what_single_messages_say(kind: int, nodes: list[bytes], refs:
         assert bus.references(single) == (kind, None, [ref])
 
 
-def test_jobs_are_read_up_to_the_first_damaged_one() -> None:
+def test_jobs_are_cut_apart_as_far_as_they_are_whole() -> None:
     good = encode_record(RECORD)
     decoded = bus.decode(message(bus.YOURJOBS, bus.jobs([good, good[:-1]])))
     assert decoded is not None
+    assert bus.cut_records(decoded) == [good]
     assert bus.records(decoded) == [RECORD]
 
 
 def test_no_more_jobs_are_read_than_are_announced() -> None:
-    data = encode_record(RECORD) * 2
-    decoded = bus.decode(message(bus.YOURJOBS, struct.pack(">II", 1, len(data)) + data))
+    good = encode_record(RECORD)
+    decoded = bus.decode(message(bus.YOURJOBS, struct.pack(">II", 1, 2 * len(good)) + good + good))
     assert decoded is not None
+    assert bus.cut_records(decoded) == [good]
     assert bus.records(decoded) == [RECORD]
 
 

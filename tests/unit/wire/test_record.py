@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.wire import JobRecord, RecordError, decode_record, decode_records, encode_record
+from penstock.wire.record import split_record
 
 JOB_ID = b"D-0123abcd-ABCDEFGHIJKLMNOPQRSTUVWX-05a1"
 NODE_A = b"a" * 40
@@ -117,24 +118,24 @@ def changed(offset: int, value: bytes) -> bytes:
     return GOLDEN[:offset] + value + GOLDEN[offset + len(value) :]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (GOLDEN[:71], "record at byte 0: cut off, 71 bytes"),
-        (GOLDEN[:-1], "says that 170 bytes follow, but there are 169"),
-        (changed(4, b"X"), "not a job id at byte 4"),
-        (changed(14, b"_"), "not a job id at byte 4"),
-        (changed(39, b"_"), "not a job id at byte 4"),
-        (changed(44, b"\x34"), "unknown state 4 at byte 44"),
-        (changed(72, b"\xff"), "queue at byte 72 says 255 bytes, but the record ends 98 bytes later"),
-        (changed(81, b"\xff"), "body at byte 81 says 255 bytes, but the record ends 89 bytes later"),
-        (changed(90, b"\x03"), "nodes at byte 90: 3 of them take 120 bytes, but the record has 80 bytes"),
-        (changed(90, b"\x01"), "nodes at byte 90: 1 of them take 40 bytes, but the record has 80 bytes left"),
-        (changed(0, b"\xab") + b"!", "nodes at byte 90: 2 of them take 80 bytes, but the record has 81"),
-        (changed(0, b"\x05"), "no room for the length of queue at byte 72: the record ends at 9"),
-        (changed(0, b"\x4f"), "no room for the length of body at byte 81"),
-    ],
-)
+DAMAGED = [
+    (GOLDEN[:71], "record at byte 0: cut off, 71 bytes"),
+    (GOLDEN[:-1], "says that 170 bytes follow, but there are 169"),
+    (changed(4, b"X"), "not a job id at byte 4"),
+    (changed(14, b"_"), "not a job id at byte 4"),
+    (changed(39, b"_"), "not a job id at byte 4"),
+    (changed(44, b"\x34"), "unknown state 4 at byte 44"),
+    (changed(72, b"\xff"), "queue at byte 72 says 255 bytes, but the record ends 98 bytes later"),
+    (changed(81, b"\xff"), "body at byte 81 says 255 bytes, but the record ends 89 bytes later"),
+    (changed(90, b"\x03"), "nodes at byte 90: 3 of them take 120 bytes, but the record has 80 bytes"),
+    (changed(90, b"\x01"), "nodes at byte 90: 1 of them take 40 bytes, but the record has 80 bytes left"),
+    (changed(0, b"\xab") + b"!", "nodes at byte 90: 2 of them take 80 bytes, but the record has 81"),
+    (changed(0, b"\x05"), "no room for the length of queue at byte 72: the record ends at 9"),
+    (changed(0, b"\x4f"), "no room for the length of body at byte 81"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), DAMAGED)
 def test_damage_is_named_with_its_place(data: bytes, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         decode_record(data)
@@ -160,3 +161,47 @@ def test_a_changed_byte_gives_a_record_or_a_record_error(record: JobRecord, draw
     except RecordError:
         return
     assert encode_record(read) == data[:end]
+
+
+@given(records)
+def test_a_split_record_gives_the_fields_of_a_decoded_one(record: JobRecord) -> None:
+    body, ctime, expires, key = split_record(encode_record(record))
+    assert (body, ctime, expires) == (record.body, record.ctime, record.expires)
+    assert key
+
+
+@given(records, job_ids, unsigned(64), unsigned(32), st.binary(max_size=60))
+def test_a_key_leaves_out_id_times_and_body(
+    record: JobRecord, job_id: bytes, ctime: int, expires: int, body: bytes
+) -> None:
+    other = record._replace(id=job_id, ctime=ctime, expires=expires, body=body)
+    assert split_record(encode_record(other))[3] == split_record(encode_record(record))[3]
+
+
+@given(records, records)
+def test_records_with_the_same_key_are_alike_in_all_else(one: JobRecord, other: JobRecord) -> None:
+    mixed = one._replace(queue=other.queue, nodes=other.nodes)
+    for record in (other, mixed, mixed._replace(queue=one.queue), one._replace(retry=other.retry)):
+        alike = record._replace(id=one.id, ctime=one.ctime, expires=one.expires, body=one.body) == one
+        assert (split_record(encode_record(record))[3] == split_record(encode_record(one))[3]) == alike
+
+
+@given(records, st.data())
+def test_damage_that_leaves_the_key_as_it_was_leaves_a_record(record: JobRecord, data: st.DataObject) -> None:
+    whole = encode_record(record)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = whole[:at] + bytes([data.draw(unsigned(8))]) + whole[at + 1 :]
+    body, ctime, expires, key = split_record(damaged)
+    if key == split_record(whole)[3]:
+        found = record._replace(id=damaged[4:44], body=body, ctime=ctime, expires=expires)
+        assert decode_record(damaged) == (found, len(damaged))
+
+
+@pytest.mark.parametrize("data", [b"", GOLDEN[:83], GOLDEN + b"!", changed(72, b"\xff" * 4), changed(81, b"\xff" * 4)])
+def test_there_is_no_key_where_the_lengths_do_not_add_up(data: bytes) -> None:
+    assert split_record(data) == (b"", 0, 0, b"")
+
+
+@pytest.mark.parametrize("data", [data for data, _ in DAMAGED])
+def test_damage_has_no_key_or_one_of_no_good_record(data: bytes) -> None:
+    assert split_record(data)[3] != split_record(GOLDEN)[3]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.core.copies import message_record, read_copies
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.exchange import EXCHANGE_BYTES, WANT_MS, Exchange
 from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, GIVEN, OUT, WAIT_REPL, Job
@@ -21,7 +22,7 @@ from penstock.broker.core.membership import LEAVING, LINKED, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.broker.core.removal import end_replication, remove
-from penstock.broker.core.replication import alike, join_holders, message_record, register_copy
+from penstock.broker.core.replication import alike, join_holders, register_copy
 from penstock.wire import bus
 
 FETCH_MIN: Final = 5
@@ -227,24 +228,24 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     is_new = not message.sequence or message.sequence > peer.handed_over
     imported: dict[Queue, int] = {}
     fresh: list[Job] = []
-    for record in bus.records(message):
-        job = node.jobs.get(record.id)
-        if (job is None and record.id in node.finished) or (job is not None and job.state == ACKED):
+    for copy in read_copies(node, message):
+        job = node.jobs.get(copy.id)
+        if (job is None and copy.id in node.finished) or (job is not None and job.state == ACKED):
             holders = job.holders.delivered if job is not None else node.alone.delivered | peer.alone
-            node.outbox.tell(bus.SETACK, peer.alone, record.id, len(holders), 0, holders)
+            node.outbox.tell(bus.SETACK, peer.alone, copy.id, len(holders), 0, holders)
             continue
         if job is None:
-            if not record.retry and not is_new:
+            if not copy.kind.rules.retry_s and not is_new:
                 continue  # it came twice, and may be delivered once only
-            job = register_copy(node, record, 0)
+            job = register_copy(node, copy, 0)
             fresh.append(job)
-        elif job.state == WAIT_REPL and not record.retry:
+        elif job.state == WAIT_REPL and not copy.kind.rules.retry_s:
             end_replication(node, job)  # it went to another node to be queued there, and comes back to who waits here
             job.state = ACTIVE
             job.holders = node.alone
             fresh.append(job)
         else:
-            join_holders(node, job, frozenset(record.nodes))
+            join_holders(node, job, copy.kind.nodes)
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from penstock.broker.core.copies import Forms
 from penstock.broker.core.exchange import EXCHANGE_BYTES
 from penstock.broker.core.finished import Finished
 from penstock.broker.core.ids import Entropy, IdSource
-from penstock.broker.core.jobs import Holders, Job, Rules
+from penstock.broker.core.jobs import Holders, Job
 from penstock.broker.core.membership import Cluster
 from penstock.broker.core.memory import Memory
 from penstock.broker.core.outbox import Outbox
@@ -90,7 +91,7 @@ class Node:
         self.unannounced: list[Job] = []  # restored, waiting until others can be asked whether they have them queued
         self.drain: Iterator[Job] | None = None  # the jobs that are still to be handed over, while the node drains
         self.handovers: dict[Addition, None] = {}
-        self.rules: dict[tuple[int, int, int], Rules] = {}  # of copies, to be shared
+        self.forms = Forms()
         self.refuses_copies = False  # while what it is given can't be written down
         self.adopt_id(node_id)
         self._chances = _u16(entropy(2 * CHANCES))

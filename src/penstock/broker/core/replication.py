@@ -16,20 +16,18 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
+from penstock.broker.core.copies import Copy, message_record, read_copies
 from penstock.broker.core.delivery import enqueue, place_new, schedule
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
     BCAST_QUEUED,
     BCAST_WILLQUEUE,
-    DELIVERED,
     GONE,
     JOB_BYTES,
-    STORED_FLAGS,
     WAIT_REPL,
     Confirming,
     Job,
-    Rules,
 )
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
@@ -38,12 +36,10 @@ from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove, unregister
 from penstock.broker.core.waiting import Addition
 from penstock.wire import bus
-from penstock.wire.record import JobRecord, encode_record
 
 EXTRA_MS: Final = 50  # without enough confirmations: one more node is tried
 EXTRA_MS_MAX: Final = 1000  # and the pauses between grow up to this
 RESEND_MS: Final = 1000  # without an answer: the copy may have been lost
-RULES_MAX: Final = 4096  # different rules of delivery kept to be shared by copies
 
 
 # At the producer's node.
@@ -114,29 +110,6 @@ def _send(node: Node, addition: Addition, whom: frozenset[bytes], flags: int) ->
     for job in addition.jobs:
         if job.state == WAIT_REPL:
             node.outbox.give(bus.REPLJOB, whom, message_record(node, job), flags)
-
-
-def message_record(node: Node, job: Job) -> bytes:
-    """Serialize a job for another node: it knows no clock but its own, so it is told how many seconds are left."""
-    left_s = max((job.expires_at - node.now_ms) // 1000, 0) + 1
-    return encode_record(
-        JobRecord(
-            job.id,
-            ACTIVE,
-            0,
-            job.flags & STORED_FLAGS & ~DELIVERED,
-            job.rules.replicate,
-            left_s,
-            job.ctime,
-            job.rules.delay_s,
-            job.rules.retry_s,
-            job.nacks,
-            job.deliveries,
-            job.queue,
-            job.body,
-            tuple(sorted(job.holders.delivered)),
-        )
-    )
 
 
 def _set_timer(node: Node, addition: Addition) -> None:
@@ -290,23 +263,22 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
             return  # it came twice, and may be queued once only
         peer.handed_over = message.sequence
     fresh: list[Job] = []
-    for record in bus.records(message):
-        job = node.jobs.get(record.id)
+    for copy in read_copies(node, message):
+        job = node.jobs.get(copy.id)
         if job is not None:
-            join_holders(node, job, frozenset(record.nodes))
+            join_holders(node, job, copy.kind.nodes)
             if job.state == ACKED:
                 node.outbox.tell(bus.SETACK, peer.alone, job.id, len(job.holders.delivered), 0, job.holders.delivered)
                 continue
-        elif record.id in node.finished:
+        elif copy.id in node.finished:
             continue
         else:
-            queue = node.queues.by_name.get(record.queue)
+            queue = node.queues.by_name.get(copy.kind.queue)
             if queue is not None and queue.pause & PAUSED_IN:
                 continue
-            job = register_copy(node, record, message.flags)
-            fresh.append(job)
+            fresh.append(register_copy(node, copy, message.flags))
         if not message.flags & bus.NOREPLY:
-            node.outbox.tell(bus.GOTJOB, peer.alone, record.id)
+            node.outbox.tell(bus.GOTJOB, peer.alone, copy.id)
     if fresh and node.journal is not None:
         for group in alike(fresh):
             node.journal.added(group)
@@ -332,17 +304,13 @@ def alike(jobs: list[Job]) -> list[list[Job]]:
     return groups
 
 
-def register_copy(node: Node, record: JobRecord, flags: int) -> Job:
+def register_copy(node: Node, copy: Copy, flags: int) -> Job:
     """Take a job in that another node has sent."""
-    rules = _rules(node, record)
-    queue = node.queues.by_name.get(record.queue)
-    name = queue.name if queue is not None else record.queue
-    now_ms = node.now_ms
-    expires_at = now_ms + record.expires * 1000
-    holders = node.held_by(frozenset(record.nodes) & node.cluster.ids | node.alone.delivered)
-    job = Job(record.id, name, record.body, rules, record.ctime, expires_at, holders)
-    job.nacks, job.deliveries = record.nacks, record.deliveries
-    job.flags = record.flags & STORED_FLAGS & ~DELIVERED | BCAST_QUEUED
+    kind, now_ms = copy.kind, node.now_ms
+    rules = kind.rules
+    job = Job(copy.id, kind.queue, copy.body, rules, copy.ctime, now_ms + copy.left_s * 1000, kind.holders)
+    job.nacks, job.deliveries = kind.nacks, kind.deliveries
+    job.flags = kind.flags | BCAST_QUEUED
     if rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(rules.delay_s * 1000 + rules.retry_ms)
@@ -357,16 +325,6 @@ def register_copy(node: Node, record: JobRecord, flags: int) -> Job:
     if job.wake_at == 0:
         schedule(node, job)
     return job
-
-
-def _rules(node: Node, record: JobRecord) -> Rules:
-    key = (record.replicate, record.delay, record.retry)
-    rules = node.rules.get(key)
-    if rules is None:
-        if len(node.rules) >= RULES_MAX:
-            node.rules.clear()
-        rules = node.rules[key] = Rules.of(record.replicate, record.delay, record.retry)
-    return rules
 
 
 def join_holders(node: Node, job: Job, nodes: frozenset[bytes]) -> None:
