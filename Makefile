@@ -1,6 +1,6 @@
 # Each target is one script; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long lint format docs native bench bench-broker lock clean
+.PHONY: help setup demo test quick test-long lint format docs blocking native bench bench-broker bench-cluster bench-fsq lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,8 +27,12 @@ lint: setup  ## ruff and mypy
 format: setup  ## put the code into the house's form
 	@scripts/format
 
-docs:  ## write the pages of docs/reference that are made from the source
+docs:  ## write the pages of docs/reference that are made from the source, and the man pages
 	@scripts/docs
+	@scripts/man
+
+blocking: setup  ## write the blocking form of modules that await
+	@.venv/bin/python scripts/blocking
 
 native: setup  ## compile the hot modules (setup does it too, where there is a compiler)
 	@.venv/bin/python scripts/native
@@ -38,6 +42,13 @@ bench: setup  ## every benchmark
 
 bench-broker: setup  ## the broker beside its peers
 	@.venv/bin/python -m bench.broker
+
+bench-cluster: setup  ## three nodes beside redis-server, and the gossip of up to a hundred
+	@.venv/bin/python -m bench.cluster
+	@.venv/bin/python -m bench.gossip
+
+bench-fsq: setup  ## directories as queues beside their peers
+	@.venv/bin/python -m bench.fsq
 
 lock:  ## renew requirements.lock and requirements-dev.lock
 	@scripts/lock

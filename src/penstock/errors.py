@@ -7,7 +7,10 @@
     │   └── JournalError          the journal can't be read, written or trusted
     └── PeerError               the other end of a connection
         ├── ConnectionLost        there is no link, or it broke: what was sent may or may not have been done
-        │   └── TimedOut            no answer in time; the link is closed, lest a late one be mistaken
+        │   ├── TimedOut            no answer in time; the link is closed, lest a late one be mistaken
+        │   └── Unreachable         no node of the cluster took the command in time; what each said is in `said`
+        ├── OutcomeUnknown        the link broke under what must not be done twice: the caller decides
+        ├── PartlyAdded           some of many jobs were added, then something failed: see `ids` and the cause
         ├── BadReply              what came back isn't RESP: most likely no Penstock listens there
         └── ReplyError            the server answered `-CODE text`
             └── AuthenticationError   the password is missing or wrong
@@ -47,6 +50,33 @@ class ConnectionLost(PeerError):
 
 class TimedOut(ConnectionLost):
     """The other end said nothing for too long."""
+
+
+class Unreachable(ConnectionLost):
+    """No node of the cluster took the command in time. `said` has each node that was asked, and its last word."""
+
+    def __init__(self, text: str, said: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.said = dict(said or {})
+
+
+class OutcomeUnknown(PeerError):
+    """The link broke after something was sent that must not be done twice, an add above all.
+
+    It is no ConnectionLost, so that code which repeats after one of those doesn't repeat this.
+    """
+
+
+class PartlyAdded(PeerError):
+    """Some of many jobs were added, then something failed, which is the `__cause__`.
+
+    `ids` has an entry for each body, in their order: the id, or None where none was answered. If the cause is
+    OutcomeUnknown, a None may have been added.
+    """
+
+    def __init__(self, text: str, ids: list[str | None]) -> None:
+        super().__init__(text)
+        self.ids = ids
 
 
 class BadReply(PeerError):

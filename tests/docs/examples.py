@@ -14,9 +14,13 @@ with default settings runs from the first example on.
 What is printed differs from run to run, so in the expected lines
 
     ...                        stands for any text, and as a whole line for any number of lines
-    ids, tokens, process ids   (a job's id, a node's id, a number of 16 digits or more) stand for those of this run:
-                               the same text always for the same value, in commands too
-    7711, 7712, ... 7799       stand for free ports
+    ids, tokens, process ids   (a job's id, a node's id or in a table its first 8 characters, a number of 16 digits or
+                               more) stand for those of this run: the same text always for the same value, in
+                               commands too
+    7711, 7712, ... 7799       stand for free ports; in a row on pages that make a cluster on this machine
+    two blanks or more         stand for as many as a table needs
+
+What `penstock cluster create` has started is stopped at the end of the page.
 """
 
 from __future__ import annotations
@@ -30,18 +34,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.broker.config import load
+from penstock.cli import cluster_local
 from penstock.errors import PenstockError
 from tests.processes import free_port, need_program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMAND_SECONDS_MAX = 30.0
+COMMAND_SECONDS_MAX = 120.0  # on a machine that is busy, some start several nodes
 PRINT_SECONDS_MAX = 30.0
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-VARYING = re.compile(r"D-[0-9a-f]{8}-[A-Za-z0-9+/]{24}-[0-9a-f]{4}|\b[0-9a-f]{40}\b|\b[0-9]{16,20}\b")
+VARYING = re.compile(
+    r"D-[0-9a-f]{8}-[A-Za-z0-9+/]{24}-[0-9a-f]{4}|\b[0-9a-f]{40}\b|\b[0-9]{16,20}\b|\b[0-9a-f]{8}(?=  |$)"
+)
 READY = "ready to accept connections"
 PORT = re.compile(r"\b77[0-9]{2}\b")
+PORTS_IN_A_ROW = 12  # more than any page names
+MAKES_CLUSTER = "penstock cluster create"
 SERVER = re.compile(r"penstock server(?!.*--(?:print-config|help))")
 # Programs that a page may use and a machine may lack.
 OTHERS = ("redis-cli", "openssl", "node")
@@ -90,12 +99,23 @@ def steps_of(text: str) -> list[Step]:
     return steps
 
 
+def _free_row() -> int:
+    """Find the first of some ports in a row that are free with those of the bus."""
+    while True:
+        first = free_port()
+        if all(cluster_local.is_free(at + bus) for at in range(first, first + PORTS_IN_A_ROW) for bus in (0, 10_000)):
+            return first
+
+
 class Values:
     """What the ids of a page stand for in this run, and its ports."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_a_row: bool = False) -> None:
         self.by_text: dict[str, str] = {}
         self.ports: dict[str, str] = {}
+        if in_a_row:
+            first = _free_row()
+            self.ports = {str(7711 + number): str(first + number) for number in range(PORTS_IN_A_ROW)}
 
     def port(self, text: str) -> str:
         if text not in self.ports:
@@ -158,9 +178,14 @@ class Values:
 
     def _plain(self, text: str) -> str:
         """A pattern for text without ids. A port may be meant, or only be spoken of."""
-        parts = [".*".join(re.escape(part) for part in piece.split("...")) for piece in PORT.split(text)]
+        parts = [".*".join(_words(part) for part in piece.split("...")) for piece in PORT.split(text)]
         ports = [f"(?:{port}|{self.port(port)})" for port in PORT.findall(text)]
         return parts[0] + "".join(port + part for port, part in zip(ports, parts[1:], strict=True))
+
+
+def _words(text: str) -> str:
+    """A pattern for text in which two blanks or more are the gap between columns."""
+    return " {2,}".join(re.escape(part) for part in re.split(" {2,}", text))
 
 
 class Reader:
@@ -171,14 +196,16 @@ class Reader:
         self.name = str(page.relative_to(ROOT))
         self.directory = directory / "page"
         self.directory.mkdir()
-        self.values = Values()
-        self.servers: list[tuple[subprocess.Popen[bytes], Path]] = []
-        self.starts_nodes = any(
-            SERVER.match(step.command)
+        commands = [
+            step.command
             for block in blocks_of(self.text)
             if block.language == "console"
             for step in steps_of(block.text)
-        )
+        ]
+        makes_cluster = any(MAKES_CLUSTER in command for command in commands)
+        self.values = Values(in_a_row=makes_cluster)
+        self.servers: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self.starts_nodes = makes_cluster or any(SERVER.match(command) for command in commands)
         self.environment = self._environment(directory / "bin")
 
     def _environment(self, programs: Path) -> dict[str, str]:
@@ -189,15 +216,20 @@ class Reader:
         shims = {
             "penstock": f'case "$1" in\n cli) shift; {real} cli -p {port} "$@" ;;\n'
             f' server) case "$*" in *--port*|*--help*|*--print-config*) {real} "$@" ;;\n'
-            f'   *) {real} "$@" --port {port} ;; esac ;;\n *) {real} "$@" ;;\nesac\n',
+            f'   *) {real} "$@" --port {port} ;; esac ;;\n'
+            f' cluster) case "$2 $#" in "create "*) {real} "$@" --base-port {port} ;;\n'
+            f'   "status 2") {real} "$@" 127.0.0.1:{port} ;; *) {real} "$@" ;; esac ;;\n *) {real} "$@" ;;\nesac\n',
             "python": f'exec "{sys.executable}" "$@"\n',
+            "fsq": f'{real}.cli.fsq "$@"\n',
         }
         for name, text in shims.items():
             (programs / name).write_text(f"#!/bin/sh\n{text}")
             (programs / name).chmod(0o755)
         path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        return {**os.environ, "PATH": path, "PYTHONPATH": source, "COLUMNS": "80", "TERM": "dumb"}
+        fsq_root = str(self.directory / "queues")  # pages on directories as queues begin by making and naming it
+        more = {"PATH": path, "PYTHONPATH": source, "COLUMNS": "80", "TERM": "dumb", "FSQ_ROOT": fsq_root}
+        return {**os.environ, **more}
 
     def read(self) -> None:
         """Try every example, in order."""
@@ -289,6 +321,11 @@ class Reader:
 
     def leave(self) -> None:
         """End what is still running."""
+        for path in self.directory.rglob("cluster.json"):
+            for node in cluster_local.load(path.parent):
+                pid = node.holder()
+                if node.is_running() and pid is not None and cluster_local.is_server(pid, node.config):
+                    os.kill(pid, signal.SIGKILL)
         for process, _ in self.servers:
             if process.poll() is None:
                 process.kill()

@@ -20,6 +20,7 @@ LANGUAGES = {"console", "python", "conf", "sh", "text", "toml", ""}
 
 
 @pytest.mark.system
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     reader = Reader(page, tmp_path)
@@ -54,6 +55,8 @@ def fits(expected: str, printed: str) -> bool:
         ("size=..., ok", "size=12, ok"),
         (ID, REAL_ID),
         (f"{ID}\n{ID}", f"{REAL_ID}\n{REAL_ID}"),
+        ("NAME  SIZE\na        1", "NAME    SIZE\na        1"),
+        ("0a1b2c3d  node-1\n0a1b2c3d", "ffff0000  node-1\nffff0000"),
     ],
 )
 def test_what_fits_is_found_to_fit(expected: str, printed: str) -> None:
@@ -69,6 +72,9 @@ def test_what_fits_is_found_to_fit(expected: str, printed: str) -> None:
         ("a\n...", "b"),
         ("size=..., ok", "size=12, bad"),
         (ID, "D-nonsense"),
+        ("NAME  SIZE", "NAME SIZE"),
+        ("one blank", "one  blank"),
+        ("0a1b2c3d  node-1\n0a1b2c3d", "ffff0000  node-1\n0000ffff"),
         (f"{ID}\n{ID}", f"{REAL_ID}\n{OTHER_ID}"),
     ],
 )

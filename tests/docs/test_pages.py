@@ -13,6 +13,7 @@ import pytest
 from penstock import errors
 from penstock.broker.commands.table import COMMANDS
 from penstock.broker.directives import DIRECTIVES
+from penstock.cli import cluster
 from penstock.cli.main import GROUPS
 from penstock.cli.shell_options import OPTIONS
 from tests.docs.examples import PAGES, ROOT
@@ -97,3 +98,14 @@ def test_every_command_group_and_option_is_in_the_reference() -> None:
     text = (REFERENCE / "cli.md").read_text("utf-8")
     words = [f"penstock {name}" for name in GROUPS] + [name for option in OPTIONS for name in option.names]
     assert [word for word in words if word not in text] == []
+
+
+def test_every_command_and_option_of_cluster_is_in_the_reference() -> None:
+    from typer.main import get_command
+
+    text = (REFERENCE / "cli.md").read_text("utf-8").partition("## penstock cluster")[2].partition("\n## ")[0]
+    words: set[str] = set()
+    for name, command in vars(get_command(cluster.app))["commands"].items():
+        words |= {f"\n  {name}", *(word for option in command.params for word in option.opts if word.startswith("-"))}
+    assert len(words) > 20
+    assert [word for word in sorted(words) if word not in text] == []

@@ -69,9 +69,11 @@ LAYERS = {
     "broker": layer("penstock.broker", "package vocabulary wire core config session", "hiredis", banned="asyncio"),
     # The only module of the broker that knows an event loop.
     "loop": layer("penstock.broker.server", f"package vocabulary wire {BROKER}", "uvloop"),
-    "sim": layer("penstock.sim", f"package vocabulary wire {BROKER}"),
+    "sim": layer("penstock.sim", f"package vocabulary wire {BROKER}", "hiredis"),
     "client": layer("penstock.client", "package vocabulary wire", "hiredis"),
-    "fsq": layer("penstock.fsq", "package vocabulary"),
+    "fsq": layer("penstock.fsq", "package vocabulary", "inotify_simple"),
+    # `import fsq`, the original's name.
+    "fsq_name": layer("fsq", "fsq"),
     "queues": layer(
         "penstock.queues", "package vocabulary client fsq", "bson gridfs psycopg psycopg_pool pymongo redis"
     ),

@@ -35,6 +35,8 @@ GROUPS: dict[str, Group] = {
     "server": Group("penstock.cli.server", "Run a node, with a configuration file or --directive value."),
     "cli": Group("penstock.cli.shell", "Talk to a node: one command, a script of commands, or a prompt."),
     "check-aof": Group("penstock.cli.check_aof", "Check a journal, and cut off a damaged tail with --fix."),
+    "cluster": Group("penstock.cli.cluster", "Try a cluster, look at one, add, drain and remove nodes."),
+    "fsq": Group("penstock.cli.fsq", "Directories as queues: install, enqueue, scan and more."),
     "version": Group("penstock.cli.version", "Print the version."),
 }
 

@@ -10,6 +10,7 @@ matters).
         ids = node.pipeline([("ADDJOB", "mail", str(n), 0) for n in range(1000)])
 """
 
+import select
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -81,7 +82,7 @@ class Connection:
         self.timeout = timeout
         self._tls: ssl.SSLContext | None = None
         if tls:
-            self._tls = tls if isinstance(tls, ssl.SSLContext) else _tls_context(ca, cert, key)
+            self._tls = tls if isinstance(tls, ssl.SSLContext) else tls_context(ca, cert, key)
         self._new_decoder = decoder
         self._decoder = decoder()
         self._socket: socket.socket | None = None
@@ -106,7 +107,7 @@ class Connection:
         try:
             self._socket = self._open()
         except (OSError, ssl.SSLError, UnicodeError) as error:
-            raise ConnectionLost(f"Could not connect to {self.address}: {_reason(error)}") from error
+            raise ConnectionLost(f"Could not connect to {self.address}: {reason(error)}") from error
         if self.password is not None:
             try:
                 self.execute("AUTH", self.password)
@@ -153,13 +154,13 @@ class Connection:
         self.send(*words)
         reply = self.receive()
         if isinstance(reply, ReplyError):
-            raise _refined(reply)
+            raise refined(reply)
         return reply
 
     def pipeline(self, commands: Iterable[Command]) -> list[Any]:
         """Send many commands at once and return their replies in order, errors among them as values."""
         replies: list[Any] = []
-        for payload, count in _slices(commands):
+        for payload, count in slices(commands):
             self.send_bytes(payload)
             replies += [self.receive() for _ in range(count)]
         return replies
@@ -200,6 +201,8 @@ class Connection:
         """Whether the other end has not hung up, as far as this end has heard. Closes the link if it has."""
         if self._socket is None:
             return False
+        if not _has_news(self._socket):
+            return True
         self._socket.settimeout(0)
         try:
             data = self._socket.recv(READ_BYTES)
@@ -213,6 +216,15 @@ class Connection:
             self.close()
         return bool(data)
 
+    def hang_up(self) -> None:
+        """Say that no more commands come. What the node has sent before it closes can still be received."""
+        if self._socket is not None:
+            try:
+                # That of a TLS socket would forget how to read.
+                socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            except OSError as error:
+                raise self._lost(error) from error
+
     def detach(self) -> socket.socket:
         """Hand the open link over to the caller, who reads and writes it by other means from then on."""
         self.connect()
@@ -224,8 +236,15 @@ class Connection:
         self.close()
         if isinstance(error, TimeoutError):
             return TimedOut(f"No answer from {self.address} within {self.timeout} s.")
-        reason = _reason(error) if error else "the server closed it"
-        return ConnectionLost(f"Lost the connection to {self.address}: {reason}")
+        why = reason(error) if error else "the server closed it"
+        return ConnectionLost(f"Lost the connection to {self.address}: {why}")
+
+
+def _has_news(link: socket.socket) -> bool:
+    """Whether a read would not wait. Cheaper than to try it, where there mostly is nothing."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(0)) or (isinstance(link, ssl.SSLSocket) and bool(link.pending()))
 
 
 def encode(words: Command) -> bytes:
@@ -241,7 +260,7 @@ def encode(words: Command) -> bytes:
     return packed
 
 
-def _slices(commands: Iterable[Command]) -> Iterator[tuple[bytes, int]]:
+def slices(commands: Iterable[Command]) -> Iterator[tuple[bytes, int]]:
     """Commands joined into sends of at most PIPELINE_SLICE_BYTES, a longer one alone."""
     parts: list[bytes] = []
     size = 0
@@ -256,22 +275,25 @@ def _slices(commands: Iterable[Command]) -> Iterator[tuple[bytes, int]]:
         yield b"".join(parts), len(parts)
 
 
-def _refined(error: ReplyError) -> ReplyError:
+def refined(error: ReplyError) -> ReplyError:
+    """An error reply as the class that fits its code."""
     return AuthenticationError(str(error)) if error.code in ("NOAUTH", "WRONGPASS") else error
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What an error of the system says, without its number."""
     if isinstance(error, TimeoutError):
         return "no answer"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    """A context that trusts the system's certificates or those in the file `ca`."""
     try:
         context = ssl.create_default_context(cafile=ca)
         if cert:
             context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
         names = ", ".join(name for name in (ca, cert, key) if name)
-        raise CallerError(f"Can't use the TLS files {names}: {_reason(error)}") from error
+        raise CallerError(f"Can't use the TLS files {names}: {reason(error)}") from error
     return context

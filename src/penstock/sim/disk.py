@@ -194,6 +194,14 @@ class SimDisk:
         """Put a file there, all of it safe."""
         self._files[name] = _Content(data, len(data))
 
+    def holds(self, name: str, data: bytes, synced: bool) -> bool:
+        """Tell whether some bytes are in a file, or even in the part of it that is safe."""
+        content = self._files.get(name)
+        if content is None:
+            return False
+        at = content.data.rfind(data)
+        return at >= 0 and (not synced or at + len(data) <= content.synced)
+
     def unsynced_bytes(self, name: str) -> int:
         """Tell how much of a file a power loss could take."""
         return len(self._files[name].data) - self._files[name].synced

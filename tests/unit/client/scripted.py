@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import hiredis
 
@@ -12,24 +12,32 @@ Answer = Callable[[list[bytes]], bytes | None]
 
 
 class Scripted:
-    """A server that answers each request by a function; None closes the connection, b"" says nothing."""
+    """A server that answers each request by a function; None closes the connection, b"" says nothing.
+
+    `farewell` is sent when the other end says that it sends no more.
+    """
 
     def __init__(self, answer: Answer, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[list[bytes]] = []
         self.connections = 0
+        self.ended = 0
+        self.farewell = b""
         self.answer, self._listener, self._tls = answer, listener, tls
         self._links: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._begin()
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     @property
     def port(self) -> int:
         port: int = self._listener.getsockname()[1]
         return port
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                link, _ = self._listener.accept()
+                link, _ = listener.accept()
             except OSError:
                 return
             self.connections += 1
@@ -52,14 +60,23 @@ class Scripted:
                         return
                     # Blocks while the client takes nothing, and reads nothing meanwhile.
                     link.sendall(reply)
+            if self.farewell:
+                link.sendall(self.farewell)
         except OSError:
             return
         finally:
             link.close()
+            self.ended += 1
+
+    def send(self, data: bytes, at: int = 0) -> None:
+        """Say something now, on the first connection or another."""
+        self._links[at].sendall(data)
 
     def hang_up(self) -> None:
-        for link in self._links:
-            link.shutdown(socket.SHUT_RDWR)
+        links, self._links = self._links, []
+        for link in links:
+            with suppress(OSError):  # it is closed already
+                link.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listener.close()

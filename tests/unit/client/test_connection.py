@@ -4,6 +4,7 @@ import datetime
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,6 +178,22 @@ def test_alive_knows_when_the_other_end_has_hung_up() -> None:
         assert not link.connected
 
 
+def test_after_hanging_up_the_last_words_of_the_other_end_can_be_received() -> None:
+    with server(always(b"")) as peer, Connection(port=peer.port, timeout=5) as link:
+        peer.farewell = b"+late\r\n"
+        link.send("GETJOB", "FROM", "q")
+        link.hang_up()
+        assert link.receive() == b"late"
+        with pytest.raises(ConnectionLost):
+            link.receive()
+
+
+def test_to_hang_up_where_there_is_no_link_does_nothing() -> None:
+    link = Connection(port=1)
+    link.hang_up()
+    assert not link.connected
+
+
 def test_to_receive_without_a_link_is_an_error_not_a_wait() -> None:
     with pytest.raises(ConnectionLost):
         Connection(port=1).receive()
@@ -240,6 +257,23 @@ def test_tls_carries_commands_of_any_size(certificate: tuple[str, str]) -> None:
     ):
         assert link.pipeline([("N", body), ("N", b"")]) == [300_000, 0]
         assert link.alive()
+
+
+def test_tls_can_be_read_after_hanging_up(certificate: tuple[str, str]) -> None:
+    hung_up = threading.Event()
+
+    def answer(_request: list[bytes]) -> bytes:
+        hung_up.wait(10)
+        return b"+late\r\n"
+
+    with (
+        server(answer, tls_server(certificate)) as peer,
+        Connection(port=peer.port, tls=True, ca=certificate[0], timeout=5) as link,
+    ):
+        link.send("GETJOB", "FROM", "q")
+        link.hang_up()
+        hung_up.set()
+        assert link.receive() == b"late"
 
 
 def test_tls_refuses_a_server_that_nobody_vouches_for(certificate: tuple[str, str]) -> None:

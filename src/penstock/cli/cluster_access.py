@@ -1,0 +1,120 @@
+"""How `penstock cluster` reaches nodes: one password and one set of TLS files for all of them.
+
+Whatever keeps a node from answering is a PeerError, whose text says which node, what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.client.addresses import Address
+from penstock.client.connection import Connection, Word, tls_context
+from penstock.errors import AuthenticationError, BadReply, CallerError, PeerError, ReplyError
+
+# A node that works answers in milliseconds; one whose disk is slow, or that has much to scan, within a second or two.
+ANSWER_SECONDS = 5.0
+ASKED_AT_ONCE = 16  # nodes, each by a thread: a few that don't answer don't make the others wait
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Access:
+    """What all nodes of a cluster want to see before they answer."""
+
+    password: str | None = None
+    tls: ssl.SSLContext | None = None
+
+    def open(self, address: Address) -> Connection:
+        """Connect to a node. Raises PeerError that tells what to do."""
+        try:
+            return self._open(address, self.password)
+        except AuthenticationError as error:
+            if "no password is set" not in str(error):
+                raise PeerError(f"{address}: {error}{_hint(error)}") from error
+        except PeerError as error:
+            raise PeerError(f"{error}{_hint(error)}") from error
+        return self._open(address, None)
+
+    def _open(self, address: Address, password: str | None) -> Connection:
+        link = Connection(address.host, address.port, password=password, tls=self.tls or False, timeout=ANSWER_SECONDS)
+        link.connect()
+        return link
+
+    def run(self, address: Address, *words: Word) -> Any:
+        """Run one command on a node. Raises PeerError that names it."""
+        link = self.open(address)
+        try:
+            return execute(link, *words)
+        finally:
+            link.close()
+
+
+def access(password: str | None, tls: bool, ca: str | None, cert: str | None, key: str | None) -> Access:
+    """Make sense of the options; files of TLS ask for TLS, as with `penstock cli`."""
+    if key and not cert:
+        raise CallerError("--key needs --cert: the certificate that the key belongs to.")
+    return Access(password or None, tls_context(ca, cert, key) if tls or ca or cert else None)
+
+
+def execute(link: Connection, *words: Word) -> Any:
+    """Run a command on an open link. Raises PeerError that names the node."""
+    return checked(link, fetch(link, [words])[0])
+
+
+def fetch(link: Connection, commands: Iterable[Iterable[Word]]) -> list[Any]:
+    """Run commands in one go; error replies are among the replies. Raises PeerError if the link fails."""
+    try:
+        return link.pipeline([tuple(words) for words in commands])
+    except PeerError as error:
+        raise PeerError(f"{error}{_hint(error)}") from error
+
+
+def checked(link: Connection, reply: Any) -> Any:
+    """Give a reply that is no error."""
+    if isinstance(reply, ReplyError):
+        raise PeerError(f"{link.address}: {reply}{_hint(reply)}") from reply
+    return reply
+
+
+def stranger(link: Connection, reply: object) -> PeerError:
+    """Say that something answers which is no node."""
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    return PeerError(
+        f"{link.address} is no Penstock or Disque node, going by its answer: {text[:100]}\n"
+        "Give the port that clients of the node use."
+    )
+
+
+def _hint(error: PeerError) -> str:
+    text = str(error)
+    if isinstance(error, AuthenticationError) or text.startswith("NOAUTH"):
+        return " Use --password or the variable PENSTOCK_PASSWORD."
+    if isinstance(error, BadReply):
+        return "\nGive the port that clients of the node use; if it speaks TLS there, add --tls."
+    if "refused" in text:
+        return "\nIs a node running there?"
+    return ""
+
+
+def everybody(work: Callable[[Address], T], addresses: Iterable[Address]) -> dict[Address, T | PeerError]:
+    """Do something with many nodes at once; what fails for one of them is its result."""
+
+    def attempt(address: Address) -> T | PeerError:
+        try:
+            return work(address)
+        except PeerError as error:
+            return error
+
+    wanted = list(dict.fromkeys(addresses))
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        return dict(zip(wanted, pool.map(attempt, wanted), strict=True))
+
+
+def one_line(error: PeerError) -> str:
+    """An error without the advice that stands below it, for tables."""
+    return str(error).partition("\n")[0]

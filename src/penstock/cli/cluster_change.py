@@ -1,0 +1,324 @@
+"""`penstock cluster add`, `remove` and `forget`: who is in the cluster.
+
+A node is in a cluster when all others see it, and out of it when none does. What a single node was told spreads by
+gossip, so both are waited for, and every node that can't be asked is named: it may tell the others otherwise later.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from penstock.cli import cluster_table as table
+from penstock.cli.cluster_access import Access, everybody, execute
+from penstock.cli.cluster_drain import command, drain
+from penstock.cli.cluster_view import (
+    FINE,
+    NO_LINK,
+    SHORT_ID,
+    UNKNOWN,
+    Member,
+    Report,
+    View,
+    ask,
+    look,
+    opinions,
+    report_of,
+)
+from penstock.cli.cluster_voice import Voice
+from penstock.client.addresses import Address, parse_address
+from penstock.errors import CallerError, ConnectionLost, OperatorError, PeerError
+
+POLL_SECONDS = 0.25
+MEET_AGAIN_SECONDS = 5.0  # a handshake that was lost is given up by then on most clusters, and begun anew
+FORGET_SECONDS = 30.0  # half of the minute for which a node doesn't listen to gossip about one that it forgot
+SETTLE_SECONDS = 10.0  # an add that came at the last moment finds no node for its copies, and is refused by then
+GIVE_UP_SECONDS = 60.0  # four times the default node timeout: a dead node is known as such by then
+SHORT_ID_MIN = 4  # characters by which a node may be named
+
+
+class Pair(NamedTuple):
+    """A node that doesn't see another: its name, where it can be told to meet it, and the other's address."""
+
+    who: str
+    place: Address
+    whom: Address
+
+
+# Add.
+
+
+def add(access: Access, new: Address, to: Address, force: bool, timeout_s: float, voice: Voice) -> int:
+    """Introduce a node to a cluster, and wait until everybody sees it."""
+    stranger = ask(access, new)
+    view = look(access, to)
+    if any(member.id == stranger.id for member in view.members if member.link != UNKNOWN):
+        if view.members[0].id == stranger.id:
+            raise CallerError(f"{new} and {to} are the same node. After --to, name one of the cluster it shall join.")
+        voice.tell("known", f"{new} is in this cluster already.", address=str(new), id=stranger.id)
+    else:
+        _check_newcomer(new, stranger, force)
+    ip = _reachable_ip(new, to)
+    for member in view.silent:
+        voice.warn(f"{member.name} can't be asked whether it sees the new node: {member.problem}")
+    left = _introduce(access, to, Address(ip, stranger.me.port), stranger.id, timeout_s)
+    if left:
+        raise OperatorError(_unseen(new, stranger, left, timeout_s))
+    count = len(look(access, to).members)
+    sentence = f"{new} is in the cluster now: {table.nodes(count)} see each other."
+    voice.tell("added", sentence, address=str(new), id=stranger.id, nodes=count)
+    return 0
+
+
+def _check_newcomer(new: Address, stranger: Report, force: bool) -> None:
+    if stranger.is_leaving:
+        raise OperatorError(
+            f"{new} is about to leave: nobody would give it jobs.\n"
+            f"Let it stay first: {command(new, 'CLUSTER', 'LEAVING', 'no')}"
+        )
+    if stranger.others and not force:
+        names = ", ".join(str(Address(line.host, line.port)) for line in stranger.others[:3])
+        raise OperatorError(
+            f"{new} is in a cluster of {len(stranger.others) + 1} already, with {names}: adding it would join both "
+            "into one.\nTake it out of there first (penstock cluster remove), or use --force if that is what you want."
+        )
+    if stranger.jobs and not force:
+        raise OperatorError(
+            f"{new} holds {table.jobs(stranger.jobs)}, which would become jobs of the cluster.\n"
+            f"Use --force if that is what you want. To throw them away: {command(new, 'CLUSTER', 'RESET')}"
+        )
+
+
+def _reachable_ip(new: Address, to: Address) -> str:
+    """The address as nodes want it: a number, under which the others find the node, too."""
+    ips = []
+    for address in (new, to):
+        try:
+            ips.append(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise CallerError(f"{address.host} has no address: {error.strerror}") from error
+    ip = str(ips[0])
+    if ipaddress.ip_address(ip).is_loopback and not ipaddress.ip_address(str(ips[1])).is_loopback:
+        raise CallerError(
+            f"{ip} means this machine, and {to} is on another: give the address at which that one finds the new node."
+        )
+    return ip
+
+
+def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_s: float) -> list[Pair]:
+    """Let nodes that don't see each other meet, until all do; gives those that still don't."""
+    deadline = time.monotonic() + timeout_s
+    met_at = 0.0
+    while True:
+        left = unacquainted(look(access, to), node_id, new)
+        if not left or time.monotonic() > deadline:
+            return left
+        if time.monotonic() - met_at > MEET_AGAIN_SECONDS:
+            met_at = time.monotonic()
+            # Each is told by us: a node that has forgotten the new one a moment ago doesn't listen to gossip about it.
+            for pair in left:
+                with suppress(PeerError):
+                    access.run(pair.place, "CLUSTER", "MEET", pair.whom.host, pair.whom.port)
+        time.sleep(POLL_SECONDS)
+
+
+def unacquainted(view: View, node_id: str, new: Address) -> list[Pair]:
+    """Who of the nodes doesn't see the new one, and whom that doesn't see."""
+    found = [
+        Pair(who.name, who.place, new)
+        for opinion, members in opinions(view, node_id).items()
+        if opinion != FINE
+        for who in members
+        if who.place is not None
+    ]
+    newcomer = next((member for member in view.members if member.id == node_id), None)
+    if newcomer is None or newcomer.report is None or newcomer.place is None:
+        return found
+    seen = {line.id for line in newcomer.report.lines.values() if line.opinion == FINE} | {node_id}
+    return found + [
+        Pair(newcomer.name, newcomer.place, other.address)
+        for other in view.answering
+        if other.id not in seen and other.address is not None
+    ]
+
+
+def _unseen(new: Address, stranger: Report, left: Iterable[Pair], timeout_s: float) -> str:
+    pairs = ", ".join(f"{pair.who} doesn't see {pair.whom}" for pair in left)
+    return (
+        f"{new} is not in the cluster after {timeout_s:g} s: {pairs}.\n"
+        f"Can the nodes reach each other's bus (port {stranger.me.port + 10_000} of the new one)? Do they have the "
+        "same cluster secret, or certificates? Their logs say why they refuse a link."
+    )
+
+
+# Remove.
+
+
+def remove(access: Access, address: Address, shutdown: bool, force: bool, timeout_s: float | None, voice: Voice) -> int:
+    """Empty a node, take it out of the cluster, and make it one that stands alone."""
+    view = look(access, address)
+    node_id = view.members[0].id
+    if len(view.members) == 1:
+        raise OperatorError(f"{address} is in no cluster: there is nothing to remove it from.")
+    _check_all_answer(view, force, voice)
+    code = drain(access, address, voice, timeout_s)
+    if code:
+        return code
+    view = look(access, address)
+    _check_all_answer(view, force, voice)
+    _forget_everywhere(access, view, view.members[0], voice)
+    _reset(access, address, voice)
+    back = [one.name for one in _listing(access, view, node_id)]
+    if back:
+        raise OperatorError(f"{address} is alone, but {', '.join(back)} know it again: run `penstock cluster forget`.")
+    if shutdown:
+        _shut_down(access, address)
+    ending = " and has stopped" if shutdown else ""
+    voice.tell("removed", f"{address} is out of the cluster{ending}.", address=str(address), id=node_id)
+    return 0
+
+
+def _check_all_answer(view: View, force: bool, voice: Voice) -> None:
+    for member in view.silent:
+        text = f"{member.name} can't be asked ({member.problem}), and would bring the node back when it returns"
+        if not force:
+            raise OperatorError(
+                f"{text}.\nStart it, or if it is gone for good: penstock cluster forget {member.id[:SHORT_ID]} "
+                f"--from {view.asked}. Or use --force."
+            )
+        voice.warn(f"{text}: repeat `penstock cluster forget` then.")
+
+
+def _others(view: View, node_id: str) -> dict[Address, Member]:
+    """Where to find the nodes that can be asked, without one."""
+    return {member.place: member for member in view.answering if member.id != node_id and member.place is not None}
+
+
+def _forget_everywhere(access: Access, view: View, gone: Member, voice: Voice) -> None:
+    """Tell all nodes to forget one, at once, until none of them lists it."""
+    places = _others(view, gone.id)
+    deadline = time.monotonic() + FORGET_SECONDS
+    while True:
+        everybody(lambda place: _forget_at(access, place, gone), places)
+        listing = _listing(access, view, gone.id)
+        if not listing:
+            break
+        if time.monotonic() > deadline:
+            names = ", ".join(member.name for member in listing)
+            raise OperatorError(f"{gone.name} is not forgotten by {names}. Nothing is lost: run this again.")
+        time.sleep(POLL_SECONDS)
+    told = [member.name for member in places.values()]
+    voice.tell("forgotten", f"Forgotten by {', '.join(told) or 'nobody: no other node answers'}.", id=gone.id, by=told)
+
+
+def _forget_at(access: Access, place: Address, gone: Member) -> None:
+    try:
+        access.run(place, "CLUSTER", "FORGET", gone.id)
+    except PeerError as error:
+        if "Unknown node" not in str(error):
+            raise
+
+
+def _listing(access: Access, view: View, node_id: str) -> list[Member]:
+    """Who still lists a node, or could not be asked just now."""
+    places = _others(view, node_id)
+    answers = everybody(lambda place: ask(access, place), places)
+    return [
+        places[place] for place, answer in answers.items() if isinstance(answer, PeerError) or node_id in answer.lines
+    ]
+
+
+def _reset(access: Access, address: Address, voice: Voice) -> None:
+    """Make a node that nobody knows any more forget the others, too. It must hold nothing."""
+    link = access.open(address)
+    try:
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while (held := report_of(link).jobs) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        if held:
+            raise OperatorError(
+                f"{address} holds {table.jobs(held)} again, so it is not reset: somebody added them after it was "
+                "empty. The others have forgotten it. Add it again (penstock cluster add), and remove it once more."
+            )
+        execute(link, "CLUSTER", "RESET")
+        execute(link, "CLUSTER", "LEAVING", "no")  # or it would be useless to the next cluster it joins
+    finally:
+        link.close()
+    voice.tell("reset", f"{address} stands alone, and is empty.", address=str(address))
+
+
+def _shut_down(access: Access, address: Address) -> None:
+    link = access.open(address)
+    try:
+        link.execute("SHUTDOWN")
+    except ConnectionLost:  # the way it answers
+        return
+    finally:
+        link.close()
+    raise OperatorError(f"{address} is out of the cluster, but does not stop.")
+
+
+# Forget.
+
+
+def forget(access: Access, who: str, at: Address, force: bool, voice: Voice) -> int:
+    """Let all nodes of a cluster forget one that is dead."""
+    view = look(access, at)
+    gone = find(view, who)
+    if gone.id == view.members[0].id:
+        raise CallerError(
+            f"{who} is the node that is asked. Ask another one: penstock cluster forget {who} --from ADDRESS"
+        )
+    if not force:
+        _check_dead(access, view, gone, voice)
+    _forget_everywhere(access, view, gone, voice)
+    for member in view.silent:
+        if member.id != gone.id:
+            voice.warn(f"{member.name} could not be told ({member.problem}). Repeat this when it is back.")
+    sentence = f"{gone.name} is out of the cluster. Jobs of which only it had a copy come back with it, if ever."
+    voice.tell("removed", sentence, id=gone.id)
+    return 0
+
+
+def find(view: View, who: str) -> Member:
+    """The node that a person means. Raises CallerError if none, or several."""
+    prefix = who.lower() if len(who) >= SHORT_ID_MIN else "-"  # which no id begins with
+    found = [one for one in view.members if one.id.startswith(prefix) or one.address == parse_address(who)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{member.id[:SHORT_ID]} ({member.name})" for member in view.members)
+    problem = "more than one node fits" if found else "no node fits"
+    raise CallerError(f"{who!r}: {problem}. Give an address or the beginning of an id. There are: {known}.")
+
+
+def _check_dead(access: Access, view: View, gone: Member, voice: Voice) -> None:
+    """Refuse to forget a node that lives; wait a while for the others to give it up."""
+    deadline = time.monotonic() + GIVE_UP_SECONDS
+    is_told = False
+    while True:
+        member = next((one for one in view.members if one.id == gone.id), None)
+        if member is None:
+            return  # everybody has forgotten it meanwhile
+        if member.report is not None:
+            raise OperatorError(
+                f"{member.name} is alive: to forget it would leave its jobs behind.\nEmpty it first: "
+                f"penstock cluster remove {member.name}. Or use --force."
+            )
+        found = opinions(view, gone.id)
+        hopeful = [who.name for who in found.get(FINE, []) + found.get(NO_LINK, [])]
+        if not hopeful:
+            return
+        if time.monotonic() > deadline:
+            raise OperatorError(
+                f"{member.name} doesn't answer here ({member.problem}), but {', '.join(hopeful)} have not given it up. "
+                "If it is really gone, use --force."
+            )
+        if not is_told:
+            is_told = True
+            voice.tell("waiting", f"Waiting until the others have given {member.name} up.", id=member.id)
+        time.sleep(POLL_SECONDS)
+        view = look(access, view.asked)

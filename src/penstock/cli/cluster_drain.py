@@ -1,0 +1,227 @@
+"""`penstock cluster drain`: a node hands everything over, and somebody watches.
+
+The node does the work (CLUSTER DRAIN); here it is asked how many jobs are left. If that doesn't change for a while, its
+jobs are looked at: their states tell what each of them waits for.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import cluster_table as table
+from penstock.cli.cluster_access import Access, fetch
+from penstock.cli.cluster_view import SHORT_ID, Line, Report, report_of, scan
+from penstock.cli.cluster_voice import Voice
+from penstock.client.addresses import Address
+from penstock.client.connection import Connection
+from penstock.errors import OperatorError, PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EXIT_DONE, EXIT_NOT_DONE, EXIT_INTERRUPTED = 0, 1, 130
+POLL_SECONDS = 0.2
+LINE_SECONDS = 2.0  # between two lines of progress in a pipe
+STALL_SECONDS = 5.0  # without a change, before the reason is looked for
+AGAIN_SECONDS = 30.0  # between two looks, while still nothing changes
+STATES = ("queued", "active", "wait-repl", "acked")
+LOOKED_AT_MAX = 1000  # jobs of a state whose ids are fetched: what holds up a drain is seldom more
+SHOWN_MAX = 20  # jobs of a state that are looked at closely; their bodies come along
+
+
+@dataclass(frozen=True)
+class Held:
+    """The jobs in one state that a node still holds: how many, and some of them."""
+
+    state: str
+    count: int
+    is_all: bool  # or there are more than were counted
+    missing: frozenset[str] = frozenset()  # nodes that have not confirmed
+    wait_ms: int = 0  # the longest time until one of them is due
+
+
+def drain(access: Access, address: Address, voice: Voice, timeout_s: float | None = None) -> int:
+    """Let a node hand over all its jobs, and tell how far it is. Gives the exit code."""
+    link = access.open(address)
+    try:
+        report = report_of(link)
+        _begin(link, report)
+        sentence = f"{address} takes no new jobs, and hands over those it holds: {report.jobs}."
+        voice.tell("draining", sentence, address=str(address), jobs=report.jobs)
+        return _follow(link, address, report.jobs, voice, timeout_s)
+    except KeyboardInterrupt:
+        voice.tell("interrupted", _still_draining(address), address=str(address))
+        return EXIT_INTERRUPTED
+    finally:
+        link.close()
+
+
+def _begin(link: Connection, report: Report) -> None:
+    if not report.others:
+        raise OperatorError(
+            f"{link.address} is in no cluster: there is no other node that could take its jobs.\n"
+            "Add one first: penstock cluster add ADDRESS --to " + link.address
+        )
+    reply = fetch(link, [("CLUSTER", "DRAIN")])[0]
+    if isinstance(reply, Exception):
+        if "Wrong CLUSTER subcommand" in str(reply):
+            raise OperatorError(
+                f"{link.address} can't be drained: it is a node of Disque, or an older one. Tell it CLUSTER LEAVING "
+                "yes, and wait until its workers have emptied its queues."
+            )
+        raise OperatorError(f"{link.address}: {reply}")
+
+
+def command(address: Address, *words: str) -> str:
+    """A command for a person to type."""
+    host = "" if address.host == "127.0.0.1" else f" -h {shlex.quote(address.host)}"
+    return f"penstock cli{host} -p {address.port} {' '.join(words)}"
+
+
+def _still_draining(address: Address) -> str:
+    return (
+        f"{address} goes on draining by itself. See how far it is:\n  penstock cluster status {address}\n"
+        f"Let it stay in the cluster after all:\n  {command(address, 'CLUSTER', 'LEAVING', 'no')}"
+    )
+
+
+def _follow(link: Connection, address: Address, total: int, voice: Voice, timeout_s: float | None) -> int:
+    """Tell the progress until nothing is left."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    left, explain_at = total, time.monotonic() + STALL_SECONDS
+    with _progress(total, voice) as show:
+        while True:
+            report = _ask_again(link)
+            now = time.monotonic()
+            if report.jobs != left:
+                left, explain_at = report.jobs, now + STALL_SECONDS
+            show(left)
+            if not left:
+                break
+            if deadline is not None and now > deadline:
+                voice.warn(f"{table.jobs(left)} left after {timeout_s:g} s.\n{_still_draining(address)}")
+                return EXIT_NOT_DONE
+            if now > explain_at:
+                explain_at = now + AGAIN_SECONDS
+                for reason in reasons(held_by(link, report), report):
+                    voice.tell("stalled", f"  {reason}", reason=reason, left=left)
+            time.sleep(POLL_SECONDS)
+    voice.tell("drained", f"{address} holds nothing any more.", address=str(address))
+    return EXIT_DONE
+
+
+def _ask_again(link: Connection) -> Report:
+    again = "Run this again to go on: a node that was restarted is leaving still, but hands nothing over."
+    try:
+        report = report_of(link)
+    except PeerError as error:
+        raise PeerError(f"{error}\n{again}") from error
+    if not report.is_draining:
+        raise OperatorError(f"{link.address} drains no more: it was told CLUSTER LEAVING no, or restarted.\n{again}")
+    return report
+
+
+# Progress.
+
+
+@contextmanager
+def _progress(total: int, voice: Voice) -> Iterator[Callable[[int], None]]:
+    """Show how many jobs are left: a bar on a terminal, else a line now and then."""
+    if table.is_terminal() and not voice.is_json:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.fields[left]} left"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+        with Progress(*columns, TimeElapsedColumn()) as bar:
+            task = bar.add_task("", total=max(1, total), left=total)
+            yield lambda left: bar.update(task, completed=max(0, total - left) if left else max(1, total), left=left)
+        return
+    said_at, said = 0.0, -1
+
+    def say(left: int) -> None:
+        nonlocal said_at, said
+        if total and left != said and (not left or time.monotonic() - said_at >= LINE_SECONDS):
+            said_at, said = time.monotonic(), left
+            voice.tell("progress", f"{left} of {table.jobs(total)} left", left=left, total=total)
+
+    yield say
+
+
+# Why it doesn't move.
+
+
+def held_by(link: Connection, report: Report) -> list[Held]:
+    """Look at the jobs that a node still holds."""
+    found = []
+    for state in STATES:
+        ids = scan(link, state, LOOKED_AT_MAX) or []
+        if ids:
+            shown = fetch(link, [("SHOW", job_id) for job_id in ids[:SHOWN_MAX]])
+            found.append(_held(state, ids, [_pairs(reply) for reply in shown if isinstance(reply, list)], report))
+    return found
+
+
+def _pairs(reply: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _held(state: str, ids: Sequence[bytes], jobs: Iterable[dict[bytes, Any]], report: Report) -> Held:
+    missing: set[str] = set()
+    wait_ms = 0
+    for job in jobs:
+        holders = {name.decode() for name in job[b"nodes-delivered"]}
+        missing |= (holders & report.lines.keys()) - {name.decode() for name in job[b"nodes-confirmed"]} - {report.id}
+        wait_ms = max(wait_ms, job[b"next-requeue-within"] or 0)
+    return Held(state, len(ids), len(ids) < LOOKED_AT_MAX, frozenset(missing), wait_ms)
+
+
+def reasons(held: Sequence[Held], report: Report) -> list[str]:
+    """Sentences about what the jobs of a node that drains wait for."""
+    takers = [line for line in report.others if not line.flags & {"fail", "fail?", "leaving"} and line.is_linked]
+    said = []
+    if not takers:
+        said.append("No other node can be reached that would take jobs: see `penstock cluster status`.")
+    for one in held:
+        count = table.jobs(one.count) if one.is_all else f"more than {table.jobs(one.count)}"
+        whom = ", ".join(sorted(_name(report, node_id) for node_id in one.missing))
+        if one.state == "active" and takers:
+            said.append(
+                f"{count} leased by workers: until they are done, or for {table.age(one.wait_ms // 1000)} at most."
+            )
+        elif one.state == "wait-repl" and whom:
+            said.append(f"{count} handed over, and not yet confirmed by {whom}.")
+        elif one.state == "acked" and whom:
+            said.append(
+                f"{count} acked, and kept until {whom} has heard of it. {_advice(report, one.missing)}".rstrip()
+            )
+        elif takers:
+            said.append(f"{count} {one.state}: they will be tried again.")
+        else:
+            said.append(f"{count} {one.state}.")
+    unknown = report.jobs - sum(one.count for one in held)
+    if unknown > 0 and all(one.is_all for one in held):
+        said.append(f"{unknown} acks for jobs that it never had, kept until the other nodes have heard of them.")
+    return said
+
+
+def _name(report: Report, node_id: str) -> str:
+    line = report.lines[node_id]
+    ills = ", ".join(sorted(line.flags & {"fail", "fail?", "noaddr"}))
+    return f"{_place(line)} ({ills})" if ills else _place(line)
+
+
+def _place(line: Line) -> str:
+    return str(Address(line.host, line.port)) if line.host else line.id[:SHORT_ID]
+
+
+def _advice(report: Report, missing: Iterable[str]) -> str:
+    gone = [node_id for node_id in sorted(missing) if report.lines[node_id].flags & {"fail", "fail?", "noaddr"}]
+    return (
+        f"If that is gone for good: penstock cluster forget {gone[0][:SHORT_ID]} --from {_place(report.me)}"
+        if gone
+        else ""
+    )

@@ -1,0 +1,149 @@
+"""The help texts of `penstock cluster`: what a command does, examples that can be typed as they are, exit codes."""
+
+USAGE = """\
+usage: penstock cluster COMMAND ...
+
+For people who try a cluster, or run one.
+
+On this machine, for trying out:
+  create N        start N nodes that form a cluster, each with a directory of its own
+  stop            stop the nodes that create has started
+  start           start them again, with the jobs they had
+
+Any cluster, wherever its nodes run:
+  status          a table of the nodes, and what is wrong
+  add ADDRESS     take a node that runs into the cluster
+  drain ADDRESS   let a node hand all its jobs over to the others
+  remove ADDRESS  drain a node, then take it out of the cluster
+  forget NODE     let all nodes forget one that is dead
+
+An ADDRESS is host:port, or host alone for port 7711. `penstock cluster COMMAND --help` explains a command.
+
+Try it:
+  penstock cluster create 3
+  penstock cli ADDJOB mail 'hello' 0
+  penstock cluster status
+  penstock cluster stop
+
+Exit codes: 0 done (of status: and all is well), 1 it failed, or something is wrong with the cluster, 2 the command
+line was wrong, 130 interrupted.
+"""
+
+# \b keeps typer from filling the lines of a paragraph anew.
+CREATE = """\
+Start N nodes on this machine that form a cluster, for trying out.
+
+Each gets a directory, DIR/node-1 and so on, with its configuration, its log and its jobs, and goes to the background.
+They listen on 127.0.0.1 alone, from --base-port on; ports that are taken are left out. A port and that port + 10000,
+the bus between nodes, must be free.
+
+\b
+Examples:
+  penstock cluster create 3
+  penstock cluster create 7 --dir /tmp/seven --base-port 8000
+  penstock cluster create 3 --replace
+
+Exit codes: 0 all nodes see each other, 1 they don't, and were stopped again, 2 a wrong option, or DIR is taken.
+"""
+
+START = """\
+Start the nodes of DIR again, with the jobs they had. Those that run already are left alone.
+
+\b
+Examples:
+  penstock cluster start
+  penstock cluster start --dir /tmp/seven
+
+Exit codes: 0 all run and see each other, 1 they don't, 2 there is no cluster in DIR.
+"""
+
+STOP = """\
+Stop the nodes that `create` or `start` has started in DIR, and no other process.
+
+Their directories and jobs stay. To get rid of them as well, delete DIR afterwards.
+
+\b
+Examples:
+  penstock cluster stop
+  penstock cluster stop --dir /tmp/seven && rm -r /tmp/seven
+
+Exit codes: 0 none of them runs any more, 1 one still does, 2 there is no cluster in DIR.
+"""
+
+STATUS = """\
+Show the nodes of a cluster, what they hold, and what is wrong.
+
+One node is asked who there is, then all of them. STATE and LINK are what the asked node thinks of each, SEES how many
+others a node can reach itself. JOBS counts copies; ACKED are jobs that are done, and kept until all nodes that had a
+copy know it ("-": too many jobs to count). A warning follows where a node can't be asked, or where nodes disagree
+about each other.
+
+\b
+Examples:
+  penstock cluster status
+  penstock cluster status 10.0.0.1:7711 --watch 2
+  penstock cluster status --json | jq '.nodes[] | {address, jobs}'
+  PENSTOCK_PASSWORD=secret penstock cluster status 10.0.0.1 --cacert ca.pem
+
+Exit codes: 0 all nodes answer and agree, 1 the node can't be asked, or something is wrong, 2 a wrong option. With
+--watch it goes on until Ctrl-C, which is 0.
+"""
+
+ADD = """\
+Take a node into a cluster, and wait until all nodes see it.
+
+Start the node first, with `penstock server`. ADDRESS is where the other nodes find it. A node that is in another
+cluster already, or holds jobs, is refused: --force joins both into one.
+
+\b
+Examples:
+  penstock cluster add 10.0.0.4:7711 --to 10.0.0.1:7711
+  penstock cluster add 127.0.0.1:7714 --to 127.0.0.1:7711
+
+Exit codes: 0 all nodes see it, 1 it was refused, or not seen in time, 2 a wrong option.
+"""
+
+DRAIN = """\
+Let a node hand all its jobs over to the others, until it holds nothing.
+
+It is leaving from then on: clients go elsewhere, and it takes no new jobs. Jobs that a worker has leased stay until it
+is done or the lease ends. If nothing moves for a while, what is left and why is told. Ctrl-C ends the watching, not
+the drain; to cancel that: penstock cli -p PORT CLUSTER LEAVING no
+
+\b
+Examples:
+  penstock cluster drain 10.0.0.3:7711
+  penstock cluster drain 10.0.0.3:7711 --json --timeout 600
+
+Exit codes: 0 it holds nothing, 1 it can't be drained, or not in time, 2 a wrong option, 130 interrupted: it goes on.
+"""
+
+REMOVE = """\
+Drain a node, let all others forget it, and make it one that stands alone.
+
+Nothing is lost: unless the node is empty, and all others have forgotten it, it is not reset. It can be run again if it
+was interrupted. A node that can't be asked now would bring this one back later, so all must answer, or be forgotten
+first.
+
+\b
+Examples:
+  penstock cluster remove 10.0.0.3:7711
+  penstock cluster remove 10.0.0.3:7711 --shutdown
+
+Exit codes: 0 it is out, 1 it isn't, 2 a wrong option, 130 interrupted.
+"""
+
+FORGET = """\
+Let all nodes of a cluster forget one that is dead.
+
+NODE is its address, its id, or the first 4 or more characters of that. Acked jobs wait no longer for it. A node that
+lives is refused: `remove` empties it first. If a forgotten node ever starts again, it still holds its jobs, and nobody
+listens to it: take it back with `penstock cluster add --force`, or empty it with CLUSTER RESET.
+
+\b
+Examples:
+  penstock cluster forget 10.0.0.3:7711 --from 10.0.0.1:7711
+  penstock cluster forget 530f2c58
+
+Exit codes: 0 all nodes that could be asked have forgotten it, 1 they have not, 2 there is no such node.
+"""

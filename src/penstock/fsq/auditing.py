@@ -1,0 +1,190 @@
+"""Finding what is not as it should be in a queue, and putting it right.
+
+    tmp-litter      a file in `tmp` that nobody has written to for long: its enqueuer was killed         removed
+    half-linked     a file in `tmp` that is in `queue` or beyond already: the last step was missing      removed
+    completed       an item that is in `queue` and in `done` or `fail`: a power failure in between       out of `queue`
+    unreadable      a name in `queue` that is no item's                                                  to `fail`
+    stray           something that is no regular file                                                    only told
+    mode            an item that is more open than FSQ_ITEM_MODE, or that its owner can't read           changed
+    directory-mode  a directory with another mode than the queue's own                                   changed
+    attempt         a note of an attempt at an item that is gone                                         removed
+    missing         a directory of the four that isn't there                                             made
+
+The last column is what `repair` does about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from penstock.fsq import files, path
+from penstock.fsq.constants import number_of
+from penstock.fsq.errors import FSQConfigError, FSQError, FSQWorkItemError, as_error, describe
+from penstock.fsq.inspecting import PLACES, host_names, place_of
+from penstock.fsq.items import FSQWorkItem
+from penstock.fsq.names import parse
+
+OLD_SECONDS = 3600.0  # how long a file in `tmp` may be unchanged: a slow writer is no litter
+KINDS = (
+    "tmp-litter",
+    "half-linked",
+    "completed",
+    "unreadable",
+    "stray",
+    "mode",
+    "directory-mode",
+    "attempt",
+    "missing",
+)
+
+
+@dataclass
+class Finding:
+    """Something wrong; `repair` puts it right, where that is safe."""
+
+    kind: str
+    where: str
+    text: str
+    repair: Callable[[], None] | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Give what JSON can hold."""
+        return {"kind": self.kind, "path": self.where, "text": self.text, "repairable": self.repair is not None}
+
+
+def audit(queue: str, older_seconds: float = OLD_SECONDS) -> Iterator[Finding]:
+    """Look through a queue and its hosts."""
+    with as_error(FSQConfigError, f"there is no queue {queue}: {path.base(queue)}"):
+        os.stat(path.base(queue))
+    for host in (None, *host_names(queue)):
+        missing = [place for place in PLACES if not os.path.isdir(place_of(place, queue, host))]
+        yield from _directories(queue, host, missing)
+        for place in PLACES:
+            if place not in missing:
+                yield from _Place(queue, host, place, older_seconds).findings()
+        yield from _attempts(queue, host)
+
+
+def repair(queue: str, older_seconds: float = OLD_SECONDS) -> Iterator[tuple[Finding, str | None]]:
+    """Put right what can be, one by one; each finding comes with nothing, or with the reason why it stays."""
+    for finding in audit(queue, older_seconds):
+        if finding.repair is None:
+            yield finding, "a person must look at it"
+            continue
+        try:
+            finding.repair()
+        except OSError as error:
+            yield finding, describe(error)
+        else:
+            yield finding, None
+
+
+def _directories(queue: str, host: str | None, missing: list[str]) -> Iterator[Finding]:
+    base = path.base(queue, host)
+    wanted = stat.S_IMODE(os.stat(base).st_mode)
+    for place in PLACES:
+        where = place_of(place, queue, host)
+        if place in missing:
+            yield Finding("missing", where, "there is no such directory", partial(_make, where, wanted))
+            continue
+        mode = stat.S_IMODE(os.stat(where).st_mode)
+        if mode != wanted:
+            text = f"its mode is {mode:04o}, the queue's is {wanted:04o}"
+            yield Finding("directory-mode", where, text, partial(os.chmod, where, wanted))
+
+
+def _make(where: str, mode: int) -> None:
+    os.mkdir(where, 0o700)
+    os.chmod(where, mode)
+
+
+def _attempts(queue: str, host: str | None) -> Iterator[Finding]:
+    directory = path.attempts(queue, host)
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(directory):
+            if files.identity(path.item(queue, name, host)) is None:
+                where = f"{directory}/{name}"
+                yield Finding("attempt", where, "the item is gone", partial(_remove, where))
+
+
+class _Place:
+    """One directory of a queue or a host."""
+
+    def __init__(self, queue: str, host: str | None, place: str, older_seconds: float) -> None:
+        self._queue = queue
+        self._host = host
+        self._place = place
+        self._older_seconds = older_seconds
+        self._item_mode = number_of("FSQ_ITEM_MODE")
+
+    def findings(self) -> Iterator[Finding]:
+        directory = place_of(self._place, self._queue, self._host)
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                yield from self._look(entry.name, f"{directory}/{entry.name}", status)
+
+    def _look(self, name: str, where: str, status: os.stat_result) -> Iterator[Finding]:
+        if not stat.S_ISREG(status.st_mode):
+            yield Finding("stray", where, "it is no regular file")
+            return
+        if self._place == "tmp":
+            yield from self._look_at_draft(where, status)
+            return
+        if self._place == "queue":
+            twin = self._completed_as(name, status)
+            if twin is not None:
+                yield Finding("completed", where, f"it is in {twin} already", partial(self._drop, name))
+                return
+            try:
+                parse(name)
+            except FSQError as error:
+                yield Finding("unreadable", where, describe(error), partial(self._to_fail, name))
+                return
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & ~self._item_mode or not mode & stat.S_IRUSR:
+            text = f"its mode is {mode:04o}, items have {self._item_mode:04o}"
+            yield Finding("mode", where, text, partial(os.chmod, where, self._item_mode))
+
+    def _look_at_draft(self, where: str, status: os.stat_result) -> Iterator[Finding]:
+        age = time.time() - max(status.st_mtime, status.st_ctime)
+        if age < self._older_seconds:
+            return
+        if status.st_nlink > 1:
+            yield Finding("half-linked", where, "the item was enqueued", partial(_remove, where))
+        else:
+            text = f"nobody has written to it for {int(age)} s"
+            yield Finding("tmp-litter", where, text, partial(_remove, where))
+
+    def _completed_as(self, name: str, status: os.stat_result) -> str | None:
+        if status.st_nlink < 2:
+            return None
+        for place in ("done", "fail"):
+            there = files.identity(f"{place_of(place, self._queue, self._host)}/{name}")
+            if there == (status.st_dev, status.st_ino):
+                return place
+        return None
+
+    def _drop(self, name: str) -> None:
+        """Let whoever opens the item notice that it is completed: that is one implementation for both."""
+        with contextlib.suppress(FSQWorkItemError):
+            FSQWorkItem(self._queue, name, lock=True, host=self._host).close()
+
+    def _to_fail(self, name: str) -> None:
+        source, target = place_of("queue", self._queue, self._host), place_of("fail", self._queue, self._host)
+        files.move(f"{source}/{name}", f"{target}/{name}")
+        files.disk.sync_directory(target)
+        files.disk.sync_directory(source)
+
+
+def _remove(where: str) -> None:
+    files.remove_if_there(where)

@@ -1,0 +1,133 @@
+"""Looking at a queue without changing it, and without disturbing those who work on it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from penstock.fsq import attempts, gates, installing, path
+from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, as_error, describe
+from penstock.fsq.names import parse
+from penstock.fsq.snapshot import Snapshot
+
+PLACES: dict[str, Callable[..., str]] = {
+    "queue": path.queue,
+    "done": path.done,
+    "fail": path.fail,
+    "tmp": path.tmp,
+}
+
+
+@dataclass
+class Entry:
+    """A file of a queue; `error` says why its name can't be read."""
+
+    id: str
+    place: str
+    host: str | None
+    size: int
+    job: str | None = None
+    enqueued_at: str | None = None
+    tries: int | None = None
+    lost_tries: int = 0
+    arguments: tuple[str, ...] = ()
+    error: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give what JSON can hold."""
+        return {**asdict(self), "arguments": list(self.arguments)}
+
+
+def place_of(place: str, queue: str, host: str | None = None) -> str:
+    """Give the directory of a place."""
+    if place not in PLACES:
+        raise ValueError(f"a place is one of {', '.join(PLACES)}, not {place!r}")
+    return PLACES[place](queue, host)
+
+
+def entries(queue: str, place: str = "queue", host: str | None = None) -> Iterator[Entry]:
+    """Give the items of a place, oldest first. What vanishes meanwhile is left out."""
+    directory = place_of(place, queue, host)
+    with as_error(FSQScanError, f"cannot list {directory}"):
+        found = Snapshot([(directory, "")])
+    for name, _ in found:
+        with contextlib.suppress(FileNotFoundError):
+            yield entry(queue, name, place, host)
+
+
+def entry(queue: str, name: str, place: str = "queue", host: str | None = None) -> Entry:
+    """Describe one item; FileNotFoundError if it isn't there."""
+    where = f"{place_of(place, queue, host)}/{path.valid_name(name)}"
+    status = os.lstat(where)
+    seen = Entry(id=name, place=place, host=host, size=status.st_size)
+    if not stat.S_ISREG(status.st_mode):
+        seen.error = "it is no regular file"
+        return seen
+    try:
+        parsed = parse(name)
+    except FSQError as error:
+        seen.error = describe(error)
+        return seen
+    seen.job = parsed.job_id
+    seen.enqueued_at = parsed.enqueued_at.isoformat()
+    seen.tries = parsed.tries
+    seen.arguments = parsed.arguments
+    if place == "queue":
+        seen.lost_tries = attempts.lost(queue, name, host)
+    return seen
+
+
+def find(queue: str, name: str, host: str | None = None) -> Entry:
+    """Find an item by its name, wherever it is."""
+    for place in PLACES:
+        with contextlib.suppress(FileNotFoundError):
+            return entry(queue, name, place, host)
+    raise FSQScanError(errno.ENOENT, f"there is no item {name} in {queue}")
+
+
+def content(queue: str, seen: Entry) -> str:
+    """Give the path of an item's data."""
+    return f"{place_of(seen.place, queue, seen.host)}/{seen.id}"
+
+
+def stats(queue: str, host: str | None = None) -> dict[str, Any]:
+    """Count what is in a queue, and tell how it is."""
+    counts: dict[str, Any] = {"queue": queue, "host": host, "down": gates.is_down(queue, host)}
+    for place in PLACES:
+        with (
+            as_error(FSQScanError, f"cannot list {place} of {queue}"),
+            os.scandir(place_of(place, queue, host)) as all_,
+        ):
+            counts[f"{place}_items"] = sum(1 for _ in all_)
+    counts["oldest_seconds"] = _oldest_seconds(queue, host)
+    if host is None:
+        with contextlib.suppress(OSError):
+            counts["trigger"] = stat.S_ISFIFO(os.lstat(path.trigger(queue)).st_mode)
+        counts.setdefault("trigger", False)
+        counts["hosts"] = host_names(queue)
+    return counts
+
+
+def _oldest_seconds(queue: str, host: str | None) -> int | None:
+    """The age of the oldest waiting item whose name can be read."""
+    for name, _ in Snapshot([(path.queue(queue, host), "")]):
+        with contextlib.suppress(FSQError):
+            age = datetime.now() - parse(name).enqueued_at  # noqa: DTZ005 - names hold local time
+            return int(age.total_seconds())
+    return None
+
+
+def host_names(queue: str) -> list[str]:
+    """Give the hosts of a queue; none if it has no directory for them."""
+    try:
+        return list(installing.hosts(queue))
+    except FSQHostsError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return []

@@ -1,0 +1,238 @@
+"""Work items: a file of `queue`, open, locked, and its name read.
+
+The lock is flock on the file itself, exclusive and never waited for. Whoever has it looks once more whether the name
+still leads to the file: another worker may have finished the item between our open and our lock. From then on nobody
+else runs it, until the file is closed here and in every child that has inherited it.
+
+An item is completed by a rename while it is still locked, so that whoever gets the lock next finds the name gone: to
+`done`, to `fail`, or within `queue` with one try more. The target directory is synced before the source directory:
+whatever a power failure leaves, the item is in one of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from datetime import datetime, timedelta
+from typing import IO
+
+from penstock.fsq import attempts, files, path
+from penstock.fsq.constants import const, number_of
+from penstock.fsq.errors import (
+    FSQCannotLockError,
+    FSQDoneError,
+    FSQError,
+    FSQFailError,
+    FSQMaxTriesError,
+    FSQTTLExpiredError,
+    FSQWorkItemError,
+    as_error,
+)
+from penstock.fsq.names import ItemName, parse
+
+# Never follow a link out of the queue, and never wait for the other end of a FIFO that lies there.
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class FSQWorkItem:
+    """An item of a queue, to be worked on and then completed. Use it in `with`, or close it.
+
+    A name that can't be read, too many tries or too great an age: the item is moved to `fail`, and the error raised.
+    With `look` nothing is moved and no try is counted.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        id: str,  # noqa: A002 - the original's name
+        max_tries: int | None = None,
+        ttl: int | None = None,
+        lock: bool | None = None,
+        no_open: bool = False,
+        host: str | None = None,
+        *,
+        look: bool = False,
+    ) -> None:
+        self.item: IO[bytes] | None = None
+        self.queue = path.valid_name(queue)
+        self.host = None if host is None else path.valid_name(host)
+        self.id = path.valid_name(id)
+        self.max_tries = number_of("FSQ_MAX_TRIES") if max_tries is None else int(max_tries)
+        self.ttl = number_of("FSQ_TTL") if ttl is None else int(ttl)
+        self.lock = bool(number_of("FSQ_LOCK") if lock is None else lock)
+        self.no_open = no_open
+        self._look = look
+        self._begun = False
+        self._lost = 0
+        if not no_open:
+            self.open()
+        try:
+            self._read()
+        except FSQError as error:
+            self._refuse(error)
+            raise
+
+    def _read(self) -> None:
+        name = parse(self.id)
+        self.name: ItemName = name
+        self.delimiter, self.enqueued_at, self.entropy, self.pid, self.hostname = name[:5]
+        self.tries = name.tries
+        self.arguments = name.arguments
+        if self.item is not None and self.lock and not self._look:
+            with as_error(FSQWorkItemError, f"cannot note the attempt at {self.id}"):
+                self._lost = attempts.begin(self.queue, self.id, self.host)
+            self._begun = True
+            self.tries += self._lost
+        self._check_limits(self.tries, self.max_tries, self.ttl)
+
+    def _refuse(self, error: FSQError) -> None:
+        """Get an item out of the way that can't be run."""
+        try:
+            if not self._look:
+                self.fail_perm()
+                error.strerror = f"{error.strerror}: for item {self.id}; failed permanently"
+        except FSQFailError as gone:
+            if gone.errno != errno.ENOENT:
+                raise
+        finally:
+            self.close()
+
+    def _check_limits(self, tries: int, max_tries: int, ttl: int) -> None:
+        """Raise the error of an item that was tried often enough or is too old."""
+        if 0 < max_tries <= tries:
+            raise FSQMaxTriesError(errno.EINTR, f"max tries exceeded: {max_tries} ({tries})")
+        now = datetime.now()  # noqa: DTZ005 - names hold local time
+        if ttl > 0 and now - self.enqueued_at >= timedelta(seconds=ttl):
+            raise FSQTTLExpiredError(errno.EINTR, f"TTL expired: {ttl}")
+
+    def open(self) -> None:
+        """Open the file, and lock it; FSQWorkItemError with EAGAIN if somebody has it, with ENOENT if it is gone."""
+        if self.item is not None:
+            return
+        where = path.item(self.queue, self.id, self.host)
+        with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
+            fd = os.open(where, _OPEN)
+        try:
+            with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
+                self._hold(fd, where)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.item = os.fdopen(fd, "rb")
+
+    def _hold(self, fd: int, where: str) -> None:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+            raise FSQWorkItemError(number, f"cannot open item {self.id} of {self.queue}: it is no regular file")
+        if self.lock:
+            try:
+                lock(fd)
+            except FSQCannotLockError as error:
+                raise FSQWorkItemError(error.errno, error.strerror) from error
+            if files.identity(where) != (status.st_dev, status.st_ino):
+                raise FSQWorkItemError(errno.ENOENT, f"item {self.id} of {self.queue} is finished")
+            if os.fstat(fd).st_nlink > 1 and not self._look:
+                self._drop_if_completed(where, (status.st_dev, status.st_ino))
+        os.set_blocking(fd, True)
+
+    def _drop_if_completed(self, where: str, own: tuple[int, int]) -> None:
+        """Finish what a power failure cut in two: the item is in `done` or `fail` under the same name already."""
+        for directory in (path.done(self.queue, self.host), path.fail(self.queue, self.host)):
+            if files.identity(f"{directory}/{self.id}") == own:
+                files.disk.sync_directory(directory)
+                files.disk.unlink(where)
+                files.disk.sync_directory(path.queue(self.queue, self.host))
+                raise FSQWorkItemError(errno.ENOENT, f"item {self.id} of {self.queue} is completed already")
+
+    def _forget_attempt(self, has_outcome: bool = True) -> None:
+        """With an outcome, the name tells all there is to know; without, tries of killed workers stay noted."""
+        if self._begun:
+            self._begun = False
+            attempts.end(self.queue, self.id, self.host, 0 if has_outcome else self._lost)
+
+    def close(self) -> None:
+        """Let go of the file and its lock. An item that was not completed waits for the next scanner."""
+        if self.item is not None:
+            self._forget_attempt(has_outcome=False)
+            self.item.close()
+            self.item = None
+
+    def __enter__(self) -> FSQWorkItem:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "item", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<FSQWorkItem {self.queue}/{self.id}>"
+
+    def success(self) -> None:
+        """Move it to `done`."""
+        with as_error(FSQDoneError, f"cannot move item {self.id} of {self.queue} to {const('FSQ_DONE')}"):
+            self._move(path.done(self.queue, self.host))
+
+    def fail_perm(self) -> str:
+        """Move it to `fail`, and give its id."""
+        with as_error(FSQFailError, f"cannot move item {self.id} of {self.queue} to {const('FSQ_FAIL')}"):
+            self._move(path.fail(self.queue, self.host))
+        return self.id
+
+    def _move(self, directory: str) -> None:
+        files.move(path.item(self.queue, self.id, self.host), f"{directory}/{self.id}")
+        files.disk.sync_directory(directory)
+        files.disk.sync_directory(path.queue(self.queue, self.host))
+        self._forget_attempt()
+
+    def fail_tmp(self, max_tries: int | None = None, ttl: int | None = None) -> str:
+        """Put it back with one try more, and give its new id.
+
+        If it was tried as often as it may, or is too old, it is failed for good, and the error is raised.
+        """
+        tries = self.tries + 1
+        try:
+            self._check_limits(
+                tries, self.max_tries if max_tries is None else max_tries, self.ttl if ttl is None else ttl
+            )
+        except FSQWorkItemError as error:
+            self.fail_perm()
+            error.strerror = f"{error.strerror}: for item {self.id}; failed permanently"
+            raise
+        with as_error(FSQFailError, f"cannot put item {self.id} back into {self.queue}"):
+            return self._put_back(tries)
+
+    def _put_back(self, tries: int) -> str:
+        directory = path.queue(self.queue, self.host)
+        new_id = self.name.with_tries(tries)
+        files.move(f"{directory}/{self.id}", f"{directory}/{new_id}")
+        files.disk.sync_directory(directory)
+        self._forget_attempt()
+        self.tries = tries
+        return new_id
+
+    def fail(self, fail_type: object = None, max_tries: int | None = None, ttl: int | None = None) -> str:
+        """Complete it as failed: for now if the type is FSQ_FAIL_TMP, else for good."""
+        if fail_type is not None and fail_type == const("FSQ_FAIL_TMP"):
+            return self.fail_tmp(max_tries, ttl)
+        return self.fail_perm()
+
+    def done(self, done_type: object = None, max_tries: int | None = None, ttl: int | None = None) -> str | None:
+        """Complete it: with success if the type is none or FSQ_SUCCESS, else as `fail` does."""
+        if done_type is None or done_type == const("FSQ_SUCCESS"):
+            self.success()
+            return None
+        return self.fail(done_type, max_tries, ttl)
+
+
+def lock(fd: int) -> None:
+    """Lock an open file, at once or not at all."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise FSQCannotLockError(errno.EAGAIN, "somebody else works on it") from error

@@ -1,0 +1,54 @@
+"""The functions that the server offers, version 1. Every argument comes from the network: each is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.fsq import gates, path, triggers
+from penstock.fsq.names import parse
+from penstock.fsq.reenqueueing import sreenqueue
+
+API_VERSION = "1.0"
+
+
+def enqueue(id: str, queue: str, data: str) -> str:  # noqa: A002 - callers may name the argument
+    """Put data under a given name into a queue; an item that is there already is left as it is."""
+    _text(id=id, queue=queue, data=data)
+    parse(path.valid_name(id))  # a name that no scanner can read has no place in a queue
+    return sreenqueue(id, data, path.valid_name(queue))
+
+
+def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None = None) -> None:
+    """Wake whoever waits for a queue."""
+    _text(queue=queue)
+    if trigger is not None:
+        _text(trigger=trigger)
+    triggers.trigger_pull(path.valid_name(queue), ignore_listener=bool(ignore_listener), trigger=trigger)
+
+
+def is_down(queue: str, host: str | None = None) -> bool:
+    """Tell whether a queue, or one of its hosts, is down."""
+    _text(queue=queue)
+    if host is not None:
+        _text(host=host)
+    return gates.is_down(path.valid_name(queue), host=host)
+
+
+def api_version() -> str:
+    """Give the version of these functions."""
+    return API_VERSION
+
+
+def _text(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, not {type(value).__name__}")
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "enqueue": enqueue,
+    "trigger_pull": trigger_pull,
+    "is_down": is_down,
+    "api_version": api_version,
+}

@@ -1,0 +1,136 @@
+"""Bringing failed items back, and removing those that nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from penstock.fsq import files, path
+from penstock.fsq.errors import FSQError, FSQFailError, FSQScanError, FSQWorkItemError, as_error
+from penstock.fsq.inspecting import place_of
+from penstock.fsq.items import FSQWorkItem
+from penstock.fsq.names import parse
+from penstock.fsq.snapshot import Snapshot
+
+SYNC_ITEMS = 1000  # items that share one sync of their directories
+Progress = Callable[[int], None]
+
+
+def _ignore(count: int) -> None:
+    """Nobody wants to know."""
+
+
+def redrive(
+    queue: str,
+    item_ids: Iterable[str] | None = None,
+    place: str = "fail",
+    host: str | None = None,
+    keep_tries: bool = False,
+    progress: Progress = _ignore,
+) -> list[str]:
+    """Put items of `fail` (or `done`) back into the queue, all or the named ones, with 0 tries; give their new names.
+
+    The time in the name stays, and with it the age that a TTL looks at. One that waits already under that name is an
+    error; a name that can't be read stays where it is.
+    """
+    if place not in ("fail", "done"):
+        raise ValueError(f"items come back from fail or done, not from {place!r}")
+    source, target = place_of(place, queue, host), path.queue(queue, host)
+    named = item_ids is not None
+    names = _names(source) if item_ids is None else map(path.valid_name, item_ids)
+    new_ids: list[str] = []
+    with _synced(target, source, new_ids):
+        for count, name in enumerate(names, 1):
+            try:
+                new_ids.append(_bring_back(name, source, target, keep_tries))
+            except FSQError as error:
+                if named or error.errno != errno.EINVAL:
+                    raise
+            if not count % SYNC_ITEMS:
+                progress(count)
+    return new_ids
+
+
+def _bring_back(name: str, source: str, target: str, keep_tries: bool) -> str:
+    parsed = parse(name)
+    new_id = name if keep_tries else parsed.with_tries(0)
+    with as_error(FSQFailError, f"cannot put {name} back"):
+        if files.identity(f"{target}/{new_id}") is not None:
+            raise FSQFailError(errno.EEXIST, f"cannot put {name} back: it is in the queue already")
+        # A rename and no link: an item that is in both places under one name counts as completed.
+        files.disk.rename(f"{source}/{name}", f"{target}/{new_id}")
+    return new_id
+
+
+@contextlib.contextmanager
+def _synced(target: str, source: str, changes: list[str]) -> Iterator[None]:
+    """Sync both directories at the end if anything has changed, also after an error."""
+    try:
+        yield
+    finally:
+        if changes:
+            files.disk.sync_directory(target)
+            files.disk.sync_directory(source)
+
+
+def purge(
+    queue: str,
+    place: str,
+    older_seconds: float = 0,
+    host: str | None = None,
+    dry_run: bool = False,
+    progress: Progress = _ignore,
+) -> int:
+    """Remove the items of a place that were enqueued so long ago; give their number.
+
+    Waiting items that somebody works on are left alone. Names that can't be read go by the age of their file.
+    """
+    if place not in ("queue", "done", "fail"):
+        raise ValueError(f"items are removed from queue, done or fail, not from {place!r}")
+    directory = place_of(place, queue, host)
+    limit = datetime.now() - timedelta(seconds=older_seconds)  # noqa: DTZ005 - names hold local time
+    removed = 0
+    for count, name in enumerate(_names(directory), 1):
+        with as_error(FSQScanError, f"cannot remove {name}"):
+            if _enqueued_at(directory, name) <= limit and (dry_run or _remove(queue, place, host, directory, name)):
+                removed += 1
+        if not count % SYNC_ITEMS:
+            progress(count)
+    if removed and not dry_run:
+        files.disk.sync_directory(directory)
+    return removed
+
+
+def _enqueued_at(directory: str, name: str) -> datetime:
+    try:
+        return parse(name).enqueued_at
+    except FSQError:
+        pass
+    try:
+        changed = os.lstat(f"{directory}/{name}").st_mtime
+    except FileNotFoundError:
+        return datetime.max  # noqa: DTZ901 - to be compared with local time
+    return datetime.fromtimestamp(changed)  # noqa: DTZ006 - to be compared with local time
+
+
+def _remove(queue: str, place: str, host: str | None, directory: str, name: str) -> bool:
+    if place != "queue":
+        return files.remove_if_there(f"{directory}/{name}")
+    try:
+        with FSQWorkItem(queue, name, max_tries=0, ttl=0, lock=True, host=host, look=True):
+            return files.remove_if_there(f"{directory}/{name}")
+    except FSQWorkItemError as error:
+        if error.errno in (errno.EAGAIN, errno.ENOENT):
+            return False
+        raise
+    except FSQError:
+        return files.remove_if_there(f"{directory}/{name}")  # nobody can work on what can't be read
+
+
+def _names(directory: str) -> Iterator[str]:
+    with as_error(FSQScanError, f"cannot list {directory}"):
+        found = Snapshot([(directory, "")])
+    return (name for name, _ in found)

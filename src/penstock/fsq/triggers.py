@@ -1,0 +1,99 @@
+"""Triggers: a FIFO in the queue's directory. Whoever wants scanners to look writes one byte into it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from penstock.fsq import files, path
+from penstock.fsq.constants import text_of
+from penstock.fsq.errors import FSQConfigError, FSQTriggerPullError, as_error
+from penstock.fsq.owners import Owner, Who, owner
+from penstock.fsq.owners import mode as mode_of
+
+PULL = b"\0"
+
+
+def trigger(
+    queue: str,
+    user: Who = None,
+    group: Who = None,
+    mode: int | str | None = None,
+    trigger: str | None = None,
+) -> None:
+    """Make the trigger of a queue, or set mode and owner of the one that is there."""
+    who = owner(user, group, "ITEM")
+    with as_error(FSQConfigError, f"cannot make a trigger for {queue}: {path.base(queue)}"):
+        put_fifo(path.trigger(queue, trigger), who, mode_of(mode, "ITEM"))
+
+
+def put_fifo(where: str, who: Owner, mode: int) -> None:
+    """Make a FIFO with exactly this mode, or adjust the one that is there."""
+    made = True
+    try:
+        os.mkfifo(where, mode)
+    except FileExistsError:
+        made = False
+        if not stat.S_ISFIFO(os.lstat(where).st_mode):
+            raise
+    try:
+        os.chmod(where, mode)
+        if who.is_set:
+            os.chown(where, who.uid, who.gid, follow_symlinks=False)
+    except BaseException:
+        if made:
+            os.unlink(where)
+        raise
+
+
+def untrigger(queue: str, trigger: str | None = None) -> None:
+    """Remove the trigger of a queue; nothing to do if there is none."""
+    with as_error(FSQConfigError, f"cannot remove the trigger of {queue}: {path.base(queue)}"):
+        os.stat(path.base(queue))
+        files.remove_if_there(path.trigger(queue, trigger))
+
+
+def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None = None) -> None:
+    """Wake whoever waits for the queue. Nobody there: FSQTriggerPullError with ENXIO, unless that is to be ignored."""
+    where = path.trigger(queue, trigger)
+    with as_error(FSQConfigError, f"there is no queue {queue}: {path.base(queue)}"):
+        os.stat(path.base(queue))
+    with as_error(FSQTriggerPullError, f"cannot pull the trigger {where}"):
+        try:
+            fd = os.open(where, os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if ignore_listener:
+                return
+            raise FSQTriggerPullError(errno.ENXIO, f"no listener for: {where}") from error
+        try:
+            _write(fd, where)
+        finally:
+            os.close(fd)
+
+
+def _write(fd: int, where: str) -> None:
+    # The name may come from another machine: it must not add a byte to an ordinary file.
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        raise FSQTriggerPullError(errno.EINVAL, f"{where} is no trigger")
+    try:
+        os.write(fd, PULL)
+    except BlockingIOError:
+        return  # it is full of pulls that nobody has seen yet
+
+
+def host_trigger(queue: str, user: Who = None, group: Who = None, mode: int | str | None = None) -> None:
+    """Make the trigger of a queue's hosts."""
+    trigger(queue, user=user, group=group, mode=mode, trigger=text_of("FSQ_HOSTS_TRIGGER"))
+
+
+def host_untrigger(queue: str) -> None:
+    """Remove the trigger of a queue's hosts."""
+    untrigger(queue, trigger=text_of("FSQ_HOSTS_TRIGGER"))
+
+
+def host_trigger_pull(queue: str, ignore_listener: bool = False) -> None:
+    """Wake whoever waits for the hosts of a queue."""
+    trigger_pull(queue, ignore_listener=ignore_listener, trigger=text_of("FSQ_HOSTS_TRIGGER"))

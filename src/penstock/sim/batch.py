@@ -1,0 +1,79 @@
+"""Many runs: over all cores, with what they found and reached put together."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.sim.coverage import missing
+from penstock.sim.faults import KINDS
+from penstock.sim.run import Result, simulate
+
+CHUNK = 4  # seeds a process takes at a time
+COVERAGE_SEEDS = 400  # fewer runs than this need not reach everything
+FAILURES_KEPT = 100
+
+
+def quiet() -> None:
+    """Keep nodes from telling of crashes that were meant."""
+    logging.getLogger("penstock").setLevel(logging.CRITICAL + 1)
+
+
+class Totals(NamedTuple):
+    """What a batch of runs came to."""
+
+    seeds: int
+    failures: list[Result]
+    failed: int
+    events: int
+    jobs: int
+    deliveries: int
+    causes: Counter[str]
+    excuses: Counter[str]
+    reached: Counter[str]
+
+    def missing(self) -> list[str]:
+        """Give what so many runs should have reached, and haven't."""
+        return missing(self.reached, sorted(KINDS)) if self.seeds >= COVERAGE_SEEDS else []
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.failed and not self.missing()
+
+
+def run_all(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
+    """Run seeds in so many processes; results come as they are ready."""
+    if jobs <= 1 or len(seeds) == 1:
+        for seed in seeds:
+            yield simulate(seed)
+        return
+    with multiprocessing.Pool(jobs, quiet) as pool:
+        yield from pool.imap_unordered(simulate, seeds, CHUNK if len(seeds) > CHUNK * jobs * 4 else 1)
+
+
+def add_up(results: Iterable[Result], progress: Callable[[int, int], None]) -> Totals:
+    """Put results together; `progress` hears how many are done, and how many of them failed."""
+    failures: list[Result] = []
+    done = failed = events = jobs = deliveries = 0
+    causes: Counter[str] = Counter()
+    excuses: Counter[str] = Counter()
+    reached: Counter[str] = Counter()
+    for result in results:
+        done += 1
+        events += result.events
+        jobs += result.jobs
+        deliveries += result.deliveries
+        causes.update(result.causes)
+        excuses.update(result.excuses)
+        reached.update(result.reached)
+        if result.violations:
+            failed += 1
+            if len(failures) < FAILURES_KEPT:
+                failures.append(result)
+        progress(done, failed)
+    failures.sort(key=lambda result: result.seed)
+    return Totals(done, failures, failed, events, jobs, deliveries, causes, excuses, reached)

@@ -1,0 +1,68 @@
+"""Why a job may come twice, or never: a name for each, or none, which is a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.sim.history import Delivery, JobFacts
+from penstock.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from penstock.sim.world import World
+
+UNEXPLAINED = "unexplained"
+UNDER_WAY_US = 100 * MS  # an ack may be on its way to the other holders for so long
+TAIL_US = 2 * SECOND  # after a fault, beside two node timeouts: links are opened again, and what was put off comes
+
+
+def duplicate_cause(world: World, job: JobFacts, delivery: Delivery) -> str:
+    """Name what made a job come again."""
+    if job.acks:
+        return _after_ack(world, job, delivery)
+    now_us = delivery.at_us
+    if job.nacked_us and now_us >= job.not_before_us:
+        return "nack"
+    if now_us >= job.not_before_us:
+        return "lease over" if job.deliveries[-1].lease_us else "not acked within its retry time"
+    fault = world.faults.between(job.sent_us - _tail_us(world, job), now_us, ("network", "crash", "clock"))
+    return f"fault: {fault}" if fault else f"{UNEXPLAINED} duplicate"
+
+
+def _tail_us(world: World, job: JobFacts) -> int:
+    return TAIL_US + 2 * world.setup.node_timeout_ms * MS + job.terms.retry_s * SECOND
+
+
+def _after_ack(world: World, job: JobFacts, delivery: Delivery) -> str:
+    first = job.acks[0]
+    if job.ack_everywhere_us:
+        for kind in ("data", "forgotten", "memory"):
+            fault = world.faults.between(job.sent_us, delivery.at_us, (kind,))
+            if fault:
+                return f"after its ack was everywhere: {fault}"
+        return f"{UNEXPLAINED} delivery after its ack was everywhere"
+    if delivery.at_us - first.at_us < UNDER_WAY_US + world.setup.turn_us:
+        return "ack under way"
+    kinds = ("network", "crash", "clock", "forgotten")
+    fault = world.faults.between(job.sent_us - _tail_us(world, job), delivery.at_us, kinds)
+    return f"ack held up: {fault}" if fault else f"{UNEXPLAINED} delivery after an ack"
+
+
+def loss_excuse(world: World, job: JobFacts, what: str) -> str:
+    """Name what may have kept a job from being delivered, or made a refused one come; empty if there is nothing."""
+    now_us = world.timeline.now_us
+    if what == "refused":
+        return world.faults.between(job.sent_us - _tail_us(world, job), now_us, ("network", "crash"))
+    terms = job.terms
+    if now_us + world.jumped_us >= job.sent_us + (terms.ttl_s - 2) * SECOND:
+        return "expired"
+    copies = 1 if terms.is_async else terms.replicate
+    if len(job.lost_on) >= copies:
+        return "its copies were lost"
+    if not terms.retry_s or terms.is_async:
+        if job.lost_in_message:
+            return "lost in a message, without a second try"
+    if not terms.retry_s and job.was_missed:
+        return "its worker hung up before the reply left"
+    if not terms.retry_s and world.faults.between(job.sent_us, now_us, ("order",)):
+        return "overtaken by a later message"
+    return ""

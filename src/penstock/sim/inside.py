@@ -1,0 +1,153 @@
+"""What is checked inside the nodes, beside what clients see.
+
+copies      a node that confirms a copy has it in its journal, as safe as its policy says; so has one that tells a
+            producer of its job, and one that delivers a job of retry 0 has that delivery there
+collecting  nobody is told to forget an acked job (DELJOB) while he has it unacked
+adding      an add isn't refused for want of nodes while enough of them are sound
+counters    those of a node and of a job never go backwards while a process lives
+memory      what is accounted is what there is
+whole       in the end every node knows all others, and none is believed to fail
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.core.exchange import EXCHANGE_BYTES
+from penstock.broker.core.finished import ENTRY_BYTES
+from penstock.broker.core.jobs import ACKED, JOB_BYTES, WAIT_REPL, Job
+from penstock.broker.core.membership import FAIL, LINKED, PFAIL
+from penstock.broker.core.queues import QUEUE_BYTES
+from penstock.sim.coverage import job_ids
+from penstock.sim.history import History, JobFacts
+from penstock.sim.machine import AOF, OFF
+from penstock.sim.timeline import MS, SECOND
+from penstock.wire import bus
+
+if TYPE_CHECKING:
+    from penstock.sim.machine import Machine
+    from penstock.sim.world import World
+
+WATCHED: Final = frozenset((bus.GOTJOB, bus.DELJOB))
+REMOVED: Final = b"DELJOB\r\n$40\r\n"
+PATIENT_MS: Final = 2000  # an add that waits this long has tried all nodes
+
+
+class Inside:
+    """Looks into the nodes of a run."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self._world = world
+        self._history = history
+        self._counters: dict[int, tuple[int, ...]] = {}  # of each machine, with its life
+
+    # Messages that promise something.
+
+    def sends(self, machine: Machine, to: Machine, data: bytes) -> None:
+        """Look at what a node is about to say to another."""
+        kind = data[13]
+        if kind == bus.MANY:
+            kind = data[bus.HEADER_BYTES + 1]
+        if kind not in WATCHED:
+            return
+        for job_id in job_ids(data):
+            if kind == bus.GOTJOB:
+                self._check_confirmed(machine, job_id)
+            else:
+                self._check_collected(machine, to, job_id)
+
+    def _check_confirmed(self, machine: Machine, job_id: bytes) -> None:
+        record = machine.node.jobs.get(job_id)
+        if record is None or machine.policy == OFF or record.state in (ACKED, WAIT_REPL):
+            return
+        if not self.is_safe(machine, job_id):
+            self._world.fail("P1", f"n{machine.index} confirms a copy that its journal doesn't have: {job_id!r}")
+
+    def is_safe(self, machine: Machine, data: bytes) -> bool:
+        """Tell whether the journal of a node has something, and has it synced where that is its policy."""
+        return machine.disk.holds(AOF, data, machine.policy == "always")
+
+    def _check_collected(self, machine: Machine, to: Machine, job_id: bytes) -> None:
+        job = self._history.by_id.get(job_id)
+        if job is None or not job.acks or not to.is_up or machine.node_id not in to.node.cluster.ids:
+            return
+        record = to.node.jobs.get(job_id)
+        if record is not None and record.state not in (ACKED, WAIT_REPL):
+            self._world.fail("P3", f"n{machine.index} lets n{to.index} forget a job before it has its ack: {job}")
+
+    def check_delivered_once(self, machine: Machine, job: JobFacts) -> None:
+        """A job of retry 0 leaves the node only when that is written down."""
+        if machine.policy != OFF and not self.is_safe(machine, REMOVED + job.id):
+            self._world.fail("P5", f"n{machine.index} delivers before its journal says so: {job}")
+
+    # Adds.
+
+    def check_refused(self, job: JobFacts, machine: Machine) -> None:
+        """An add is refused for want of nodes only if there were too few."""
+        if not job.refused.startswith("NOREPL") or 0 < job.terms.timeout_ms < PATIENT_MS:
+            return
+        world = self._world
+        tail_us = 2 * SECOND + 2 * world.setup.node_timeout_ms * MS
+        sound = world.faults.untouched(job.sent_us - tail_us)
+        if machine.index not in sound or any(other.has_paused(job.queue) for other in world.machines):
+            return
+        linked = {peer.id for peer in machine.node.cluster.ready}
+        enough = [index for index in sound if world.machines[index].node_id in linked]
+        if len(enough) + 1 >= job.terms.replicate:
+            world.fail("P1", f"refused though n{machine.index} could reach {len(enough)} sound nodes: {job}")
+
+    # From time to time.
+
+    def look(self, machine: Machine) -> None:
+        """Look at the counters of a node."""
+        node, statistics = machine.node, machine.broker.statistics
+        now = (
+            machine.life,
+            node.cluster.messages_sent,
+            node.cluster.messages_received,
+            statistics.commands,
+            statistics.connections,
+            statistics.output_bytes,
+        )
+        before = self._counters.get(machine.index)
+        if before is not None and before[0] == now[0] and any(a > b for a, b in zip(before, now, strict=True)):
+            self._world.fail("P6", f"a counter of n{machine.index} went backwards: {before} {now}")
+        self._counters[machine.index] = now
+
+    def check_job_counters(self, machine: Machine, job_id: bytes, before: int, after: int) -> None:
+        """Compare the counters of a job with those of a second ago; an ack may stand alone in the place of its job."""
+        if after & 7 == ACKED:
+            return
+        if before >> 19 > after >> 19 or before >> 3 & 0xFFFF > after >> 3 & 0xFFFF:
+            counters = " ".join(f"{value >> 3 & 0xFFFF}/{value >> 19}" for value in (before, after))
+            self._world.fail("P6", f"nacks/deliveries of {job_id!r} went backwards on n{machine.index}: {counters}")
+
+    # In the end.
+
+    def check_end(self, machine: Machine) -> None:
+        """Check what must hold for a node when all is over."""
+        self._check_memory(machine)
+        others = {other.node_id for other in self._world.machines if other is not machine}
+        for peer in machine.node.cluster.others:
+            if peer.id not in others:
+                self._world.fail("whole", f"n{machine.index} knows a node that is no more: {peer.id!r}")
+            elif peer.link != LINKED or peer.flags & (PFAIL | FAIL):
+                self._world.fail("whole", f"n{machine.index} has no good link to {peer.ip}: {peer.line(0)}")
+        missing = others - machine.node.cluster.ids
+        if missing:
+            self._world.fail("whole", f"n{machine.index} doesn't know {sorted(missing)}")
+
+    def _check_memory(self, machine: Machine) -> None:
+        node = machine.node
+        expected = node.memory.base_bytes + ENTRY_BYTES * len(node.finished)
+        expected += sum(JOB_BYTES + len(job.body) for job in node.jobs)
+        for queue in node.queues.by_name.values():
+            expected += QUEUE_BYTES + len(queue.name) + (EXCHANGE_BYTES if queue.exchange is not None else 0)
+        if expected != node.memory.used_bytes:
+            off = node.memory.used_bytes - expected
+            self._world.fail("P7", f"n{machine.index} accounts for {off} bytes more than there are")
+
+
+def packed(record: Job) -> int:
+    """Put a job's state and counters into one number, to be compared a second later."""
+    return record.state | record.nacks << 3 | record.deliveries << 19

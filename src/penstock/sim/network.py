@@ -1,0 +1,283 @@
+"""The simulated network: links between machines, and what faults do to messages on them.
+
+A link is opened by one machine and carries its messages there, and answers back, in order. As with TCP: a connection
+to a host without a process is refused, one to a host that is off or cut off hears nothing; what is under way to a
+process dies with it, and who sends on such a link hears that it is gone, if the network lets that through.
+
+Faults are rules that are in force for a while: loss, duplication, reordering and delay of single messages, and pairs of
+machines between which nothing passes. What meets such a pair is lost, or, where the rule says so, tried again until it
+passes or its link is closed, as TCP does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.broker.core.gossip import Line
+from penstock.broker.core.membership import BUS_PORT_OFFSET, Peer
+from penstock.sim.timeline import MS
+
+if TYPE_CHECKING:
+    from penstock.sim.machine import Machine
+    from penstock.sim.world import World
+
+LATENCY_US = 100
+JITTER_US = 400
+RESEND_US = 200 * MS  # what is held back by a partition is tried again after this, and some chance
+BUS_PORT = 7711 + BUS_PORT_OFFSET
+
+
+class Rule(NamedTuple):
+    """What happens to messages while a fault lasts."""
+
+    kind: str  # loss, duplicate, reorder, delay
+    value: int  # per cent, or milliseconds of a delay
+    members: frozenset[int]  # of machines: messages from or to them; empty means all
+
+
+class Link:
+    """One connection, from the machine that opened it to another."""
+
+    __slots__ = (
+        "back", "back_at", "dst", "dst_life", "forth", "forth_at", "held", "is_open", "peer", "src", "src_life",
+    )  # fmt: skip
+
+    def __init__(self, src: Machine, dst: Machine, peer: Peer) -> None:
+        self.src = src
+        self.dst = dst
+        self.peer = peer
+        self.src_life = src.life
+        self.dst_life = 0
+        self.is_open = False
+        self.forth_at = self.back_at = 0  # arrival of the last message
+        self.held: dict[bool, list[bytes]] = {False: [], True: []}  # forth, back: waits for a cut to end
+        self.forth: Line | None = None  # as the receiver sees it
+        self.back: Line | None = None  # as the opener sees it
+
+
+class Bus:
+    """The links that one process has opened: its BusPort."""
+
+    def __init__(self, network: Network, machine: Machine) -> None:
+        self._network = network
+        self._machine = machine
+        self.links: dict[Peer, Link] = {}
+
+    def connect(self, peer: Peer) -> None:
+        """Begin to open a link."""
+        dst = self._network.find(peer.ip, peer.port)
+        if dst is None or dst is self._machine:
+            return  # nobody has that address: no answer comes
+        link = self.links[peer] = Link(self._machine, dst, peer)
+        self._network.open(link)
+
+    def disconnect(self, peer: Peer) -> None:
+        """Close a link."""
+        link = self.links.pop(peer, None)
+        if link is not None:
+            link.is_open = False
+
+    def send(self, peer: Peer, data: bytes) -> None:
+        """Send messages on a link."""
+        link = self.links.get(peer)
+        if link is not None and link.is_open:
+            for message in cut_messages(data):
+                self._network.watch(self._machine, link.dst, message)
+            self._network.send(link, data, False)
+
+
+class Network:
+    """All that lies between the machines."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._world = world
+        self._timeline = world.timeline
+        self._random = random
+        self.watch: Callable[[Machine, Machine, bytes], None] = _let_pass  # sees each message before it leaves
+        self.rules: list[Rule] = []
+        self._cuts: dict[tuple[int, int], list[bool]] = {}  # from, to: of each cut, whether TCP tries again
+        self.dropped = 0
+
+    def find(self, ip: str, port: int) -> Machine | None:
+        """Find the machine with an address."""
+        return self._world.by_ip.get(ip) if port else None
+
+    def cut(self, pairs: list[tuple[int, int]], tries_again: bool) -> None:
+        """Let nothing pass from one machine to another."""
+        for pair in pairs:
+            self._cuts.setdefault(pair, []).append(tries_again)
+
+    def mend(self, pairs: list[tuple[int, int]], tries_again: bool) -> None:
+        """End a cut."""
+        for pair in pairs:
+            self._cuts[pair].remove(tries_again)
+            if not self._cuts[pair]:
+                del self._cuts[pair]
+
+    def is_cut(self, src: Machine, dst: Machine) -> bool:
+        """Tell whether nothing passes from one machine to another."""
+        return bool(self._cuts) and (src.index, dst.index) in self._cuts
+
+    # Opening and losing links.
+
+    def open(self, link: Link) -> None:
+        """Send the first packet of a connection."""
+        self._timeline.after(self._latency(), self._knock, link)
+
+    def _latency(self) -> int:
+        return LATENCY_US + int(self._random.random() * JITTER_US)
+
+    def _knock(self, link: Link) -> None:
+        src, dst = link.src, link.dst
+        if not dst.has_power or self.is_cut(src, dst) or self.is_cut(dst, src):
+            return
+        if not dst.is_up:
+            self._timeline.after(self._latency(), self.reset, link)
+            return
+        link.dst_life = dst.life
+        link.forth = Line(None, src.ip, dst.ip, partial(self._reply, link))
+        link.back = Line(link.peer, dst.ip, src.ip, partial(self.send, link, back=False))
+        dst.inbound.append(link)
+        self._timeline.after(self._latency(), self._opened, link)
+
+    def _reply(self, link: Link, data: bytes) -> None:
+        self.send(link, data, True)
+
+    def is_current(self, link: Link) -> bool:
+        """Tell whether the one who opened a link still has it."""
+        src = link.src
+        return src.is_up and src.life == link.src_life and src.bus.links.get(link.peer) is link
+
+    def _opened(self, link: Link) -> None:
+        if self.is_current(link):
+            link.is_open = True
+            link.src.link_opened(link.peer)
+
+    def reset(self, link: Link) -> None:
+        """Tell the one who opened a link that it is gone."""
+        if self.is_current(link) and not self.is_cut(link.dst, link.src):
+            link.is_open = False
+            del link.src.bus.links[link.peer]
+            link.src.link_lost(link.peer)
+
+    def process_died(self, machine: Machine) -> None:
+        """Tell those who have links to a process that it is gone, where its host lives."""
+        links, machine.inbound = machine.inbound, []
+        if machine.has_power:
+            for link in links:
+                self._timeline.after(self._latency(), self.reset, link)
+
+    # Messages.
+
+    def send(self, link: Link, data: bytes, back: bool) -> None:
+        """Take messages on a link, towards where it leads or back."""
+        at_us = self._timeline.now_us + LATENCY_US + int(self._random.random() * JITTER_US)
+        if self.rules or self._cuts:
+            self._send_disturbed(link, data, back, at_us)
+        elif link.held[back]:
+            link.held[back].append(data)
+        elif back:
+            link.back_at = at_us = max(at_us, link.back_at + 1)
+            self._timeline.at(at_us, self._arrive_back, link, data)
+        else:
+            link.forth_at = at_us = max(at_us, link.forth_at + 1)
+            self._timeline.at(at_us, self._arrive, link, data)
+
+    def _send_disturbed(self, link: Link, data: bytes, back: bool, at_us: int) -> None:
+        src, dst = (link.dst, link.src) if back else (link.src, link.dst)
+        arrive = self._arrive_back if back else self._arrive
+        cuts = self._cuts.get((src.index, dst.index))
+        if link.held[back]:
+            link.held[back].append(data)  # TCP keeps the order
+            return
+        if cuts is not None:
+            if all(cuts):
+                link.held[back].append(data)
+                self._send_later(link, back)
+            else:
+                self._drop(data)
+            return
+        chance = self._random.random
+        rules = [rule for rule in self.rules if not rule.members or {src.index, dst.index} & rule.members]
+        for message in cut_messages(data):
+            late_us, copies, keeps_order = at_us, 1, True
+            for rule in rules:
+                if rule.kind == "delay":
+                    late_us += rule.value * MS
+                elif chance() * 100 >= rule.value:
+                    continue
+                elif rule.kind == "loss":
+                    copies = 0
+                elif rule.kind == "duplicate":
+                    copies += 1
+                else:
+                    late_us += int(chance() * 3000) * MS
+                    keeps_order = False
+            if not copies:
+                self._drop(message)
+                continue
+            if keeps_order and back:
+                link.back_at = late_us = max(late_us, link.back_at + 1)
+            elif keeps_order:
+                link.forth_at = late_us = max(late_us, link.forth_at + 1)
+            self._timeline.at(late_us, arrive, link, message)
+            for _ in range(copies - 1):
+                self._timeline.at(late_us + int(chance() * 2000) * MS, arrive, link, message)
+
+    def _send_later(self, link: Link, back: bool) -> None:
+        wait_us = RESEND_US + int(self._random.random() * RESEND_US)
+        self._timeline.after(wait_us, self._send_again, link, back)
+
+    def _send_again(self, link: Link, back: bool) -> None:
+        src, dst = (link.dst, link.src) if back else (link.src, link.dst)
+        is_current = link.is_open and self.is_current(link)
+        if is_current and (src.index, dst.index) in self._cuts:
+            self._send_later(link, back)
+            return
+        held, link.held[back] = link.held[back], []
+        for data in held:
+            if is_current:
+                self.send(link, data, back)
+            else:
+                self._drop(data)
+
+    def _arrive(self, link: Link, data: bytes) -> None:
+        dst = link.dst
+        if dst.is_up and dst.life == link.dst_life:
+            assert link.forth is not None
+            dst.receive(link.src, link.forth, data)
+            return
+        self._drop(data)
+        if dst.has_power:
+            self._timeline.after(LATENCY_US, self.reset, link)
+
+    def _arrive_back(self, link: Link, data: bytes) -> None:
+        if link.is_open and self.is_current(link):
+            assert link.back is not None
+            link.src.receive(link.dst, link.back, data)
+
+    def _drop(self, data: bytes) -> None:
+        self.dropped += 1
+        for message in cut_messages(data):
+            self._world.dropped(message)
+
+
+def _let_pass(machine: Machine, to: Machine, message: bytes) -> None:
+    """Look at nothing."""
+
+
+def cut_messages(data: bytes) -> list[bytes]:
+    """Cut what was sent in one piece into messages."""
+    length = int.from_bytes(data[4:8], "big")
+    if length == len(data):
+        return [data]
+    messages = []
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at + 4 : at + 8], "big")
+        messages.append(data[at : at + length])
+        at += length
+    return messages

@@ -1,0 +1,110 @@
+"""One run: a seed, its faults, and what became of it."""
+
+from __future__ import annotations
+
+import gc
+from typing import NamedTuple
+
+from penstock.sim.connection import Actor
+from penstock.sim.consumers import Consumer
+from penstock.sim.faults import draw_plan
+from penstock.sim.machine import PORT
+from penstock.sim.plan import Plan
+from penstock.sim.producers import Producer
+from penstock.sim.setup import END_MS, HEAL_MS, WAVE_MS, draw_setup
+from penstock.sim.timeline import MS, SECOND
+from penstock.sim.world import Violation, World
+
+
+class Result(NamedTuple):
+    """What became of a run."""
+
+    seed: int
+    plan: Plan
+    violations: list[Violation]
+    digest: str
+    events: int
+    jobs: int
+    deliveries: int
+    causes: dict[str, int]
+    excuses: dict[str, int]
+    reached: dict[str, int]
+    trace: list[str]
+
+
+def simulate(seed: int, plan: Plan | None = None, trace: bool = False) -> Result:
+    """Run a seed, with the faults drawn from it or with those given."""
+    setup = draw_setup(seed)
+    plan = draw_plan(setup) if plan is None else plan
+    was_on = gc.isenabled()
+    gc.disable()  # a run makes many long-lived objects; what it leaves behind is collected at its end
+    try:
+        world = World(setup, plan, trace)
+        _play(world)
+        history = world.promises.history
+        return Result(
+            seed,
+            plan,
+            world.violations,
+            world.digest.hexdigest(),
+            world.digest.events,
+            len(history.jobs),
+            sum(len(job.deliveries) for job in history.jobs),
+            world.promises.causes,
+            world.promises.excuses,
+            world.coverage.reached(),
+            world.trace or [],
+        )
+    finally:
+        if was_on:
+            gc.enable()
+            gc.collect()
+
+
+def _play(world: World) -> None:
+    setup, timeline = world.setup, world.timeline
+    _form(world)
+    actors: list[Actor] = [Producer(world, f"producer {number}") for number in range(setup.producers)]
+    actors += [Consumer(world, f"consumer {number}") for number in range(setup.consumers)]
+    for actor in actors:
+        timeline.at(2 * SECOND, actor.begin)
+    timeline.at(SECOND, world.look)
+    timeline.run(HEAL_MS * MS)
+    world.is_producing = False
+    world.is_calm = True
+    world.say("everything heals")
+    world.faults.heal()
+    for machine in world.machines:
+        if not machine.is_up:
+            machine.start()
+    timeline.after(SECOND, world.mend_cluster)
+    timeline.after(setup.node_timeout_ms * MS, world.mend_cluster)
+    timeline.run((HEAL_MS + setup.drain_ms) * MS)
+    world.promises.check_drained(HEAL_MS * MS)
+    wave_us = timeline.now_us
+    world.is_producing = True
+    world.is_calm = False
+    timeline.run(wave_us + WAVE_MS * MS)
+    world.is_producing = False
+    world.is_calm = True
+    timeline.run(wave_us + (WAVE_MS + setup.drain_ms) * MS)
+    world.promises.check_drained(timeline.now_us)
+    world.is_over = True
+    timeline.run(END_MS * MS)
+    world.promises.check_end()
+
+
+def _form(world: World) -> None:
+    """Start the first machines, and make them a cluster."""
+    machines = world.machines
+    if world.setup.is_formed:
+        lines = [f"{m.node_id.decode()} {m.ip}:{PORT} {{}} 0 0 connected\n" for m in machines]
+        for machine in machines:
+            flags = ("myself" if other is machine else "noflags" for other in machines)
+            machine.nodes_conf = "".join(line.format(flag) for line, flag in zip(lines, flags, strict=True))
+    for machine in machines:
+        machine.start()
+    if not world.setup.is_formed:
+        world.timeline.run(100 * MS)
+        for machine in machines[1:]:
+            machines[0].command("CLUSTER", "MEET", machine.ip, PORT)
