@@ -5,7 +5,8 @@ use one at the same time. `penstock.client.blocking.ClusterClient` is the same f
 `Connection` is one blocking link to one node, for raw commands.
 """
 
-from penstock.client.aio import ClusterClient
+from typing import TYPE_CHECKING, Any
+
 from penstock.client.connection import Connection
 from penstock.client.values import (
     Claim,
@@ -17,6 +18,9 @@ from penstock.client.values import (
     Node,
     QueueDetails,
 )
+
+if TYPE_CHECKING:
+    from penstock.client.aio import ClusterClient
 
 __all__ = [
     "Claim",
@@ -30,3 +34,12 @@ __all__ = [
     "Node",
     "QueueDetails",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the client for asyncio when somebody wants it: it takes longer to load than the command line needs."""
+    if name == "ClusterClient":
+        from penstock.client.aio import ClusterClient  # noqa: PLC0415 - see above
+
+        return ClusterClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

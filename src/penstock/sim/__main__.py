@@ -41,20 +41,28 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", default="1-100", metavar="FIRST-LAST", help="which seeds to run; a number means 1-N")
+    parser.add_argument(
+        "--seeds", default="1-100", help="which seeds to run: 1-500, or 3,17,40-45; a number N means 1-N"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless told")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed")
     parser.add_argument("--plan", help="faults for --replay in place of those drawn from the seed")
     parser.add_argument("--trace", action="store_true", help="with --replay: print what happens")
     parser.add_argument("--shrink", action="store_true", help="with --replay: look for the fewest faults that fail")
     parser.add_argument("--no-shrink", action="store_true", help="don't shrink the first failure of a batch")
+    parser.add_argument("--stop", action="store_true", help="stop at the first run that fails")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser.parse_args(argv)
 
 
-def _seeds(text: str) -> range:
-    first, _, last = text.partition("-")
-    return range(int(first), int(last) + 1) if last else range(1, int(first) + 1)
+def _seeds(text: str) -> list[int]:
+    if text.isdigit():
+        return list(range(1, int(text) + 1))
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
 def _plan(text: str | None) -> Plan | None:
@@ -113,7 +121,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _batch(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     began = time.monotonic()
-    totals: Totals = add_up(run_all(seeds, args.jobs), Progress(len(seeds)))
+    totals: Totals = add_up(run_all(seeds, args.jobs), Progress(len(seeds)), args.stop)
     seconds = time.monotonic() - began
     if args.json:
         _say(totals_json(totals, seconds))

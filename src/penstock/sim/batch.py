@@ -55,8 +55,8 @@ def run_all(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
         yield from pool.imap_unordered(simulate, seeds, CHUNK if len(seeds) > CHUNK * jobs * 4 else 1)
 
 
-def add_up(results: Iterable[Result], progress: Callable[[int, int], None]) -> Totals:
-    """Put results together; `progress` hears how many are done, and how many of them failed."""
+def add_up(results: Iterable[Result], progress: Callable[[int, int], None], stop: bool = False) -> Totals:
+    """Put results together, up to the first failure if told so; `progress` hears how many are done, and failed."""
     failures: list[Result] = []
     done = failed = events = jobs = deliveries = 0
     causes: Counter[str] = Counter()
@@ -75,5 +75,7 @@ def add_up(results: Iterable[Result], progress: Callable[[int, int], None]) -> T
             if len(failures) < FAILURES_KEPT:
                 failures.append(result)
         progress(done, failed)
+        if stop and failed:
+            break
     failures.sort(key=lambda result: result.seed)
     return Totals(done, failures, failed, events, jobs, deliveries, causes, excuses, reached)

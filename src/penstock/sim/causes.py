@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.sim.history import Delivery, JobFacts
+from penstock.sim.history import FIRM, Delivery, JobFacts
 from penstock.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
@@ -34,12 +34,22 @@ def _tail_us(world: World, job: JobFacts) -> int:
 
 def _after_ack(world: World, job: JobFacts, delivery: Delivery) -> str:
     first = job.acks[0]
+    if delivery.at_us + world.jumped_us >= job.sent_us + (job.terms.ttl_s - 1) * SECOND:
+        return "at the end of its time to live, when its ack is forgotten"
     if job.ack_everywhere_us:
         for kind in ("data", "forgotten", "memory"):
             fault = world.faults.between(job.sent_us, delivery.at_us, (kind,))
             if fault:
                 return f"after its ack was everywhere: {fault}"
         return f"{UNEXPLAINED} delivery after its ack was everywhere"
+    machine = world.machines[delivery.machine]
+    for ack in job.acks:
+        if ack.strength == FIRM and ack.machine == delivery.machine and ack.at_us > machine.lost_data_us:
+            if not world.faults.between(job.sent_us, delivery.at_us, ("forgotten", "memory")):
+                return f"{UNEXPLAINED} delivery by the node that was told of the ack"
+    if world.faults.between(0, delivery.at_us, ("forgotten",)):
+        if not any(machine.knows(world.machines[ack.machine]) for ack in job.acks):
+            return "acked on a node that was forgotten"
     if delivery.at_us - first.at_us < UNDER_WAY_US + world.setup.turn_us:
         return "ack under way"
     kinds = ("network", "crash", "clock", "forgotten")

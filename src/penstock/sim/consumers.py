@@ -166,7 +166,7 @@ class Consumer(Actor):
             self._note_refusal(words, reply)
         elif reply:
             after_ms = int(words[2]) if words[1] == b"AFTER" else 0
-            self.world.promises.nacked(words[-1], after_ms)
+            self.world.promises.nacked(connection.machine, words[-1], after_ms)
 
     def _note_nack_lease(self, connection: Connection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
@@ -176,7 +176,7 @@ class Consumer(Actor):
         status = str(reply[0], "ascii") if isinstance(reply[0], bytes) else str(reply[0])
         self.world.promises.used_token(connection, job, int(words[3]), status)
         if status == "OK":
-            self.world.promises.nacked(job.id, int(words[1]))
+            self.world.promises.nacked(connection.machine, job.id, int(words[1]))
 
     def _put_off(self, connection: Connection, job: JobFacts, token: int) -> Script:
         if token:
@@ -243,4 +243,4 @@ class Consumer(Actor):
             self._note_refusal(words, reply)
         elif reply:  # those of retry 0 stay; of the others, the ones that are still its own go back
             for job, _ in self._fetched:
-                self.world.promises.nacked(job.id, 0)
+                self.world.promises.nacked(connection.machine, job.id, 0)

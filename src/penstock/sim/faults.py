@@ -150,6 +150,7 @@ def _begin_wipe(world: World, fault: Fault) -> Machine | None:
     machine = _begin_kill(world, fault)
     if machine is not None:
         machine.disk = SimDisk()
+        machine.lost_data_us = world.timeline.now_us
         machine.copies = dict.fromkeys(machine.copies, False)
     return machine
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.core.exchange import EXCHANGE_BYTES
 from penstock.broker.core.finished import ENTRY_BYTES
 from penstock.broker.core.jobs import ACKED, JOB_BYTES, WAIT_REPL, Job
-from penstock.broker.core.membership import FAIL, LINKED, PFAIL
+from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING, LINKED, PFAIL
 from penstock.broker.core.queues import QUEUE_BYTES
 from penstock.sim.coverage import job_ids
 from penstock.sim.history import History, JobFacts
@@ -69,8 +69,10 @@ class Inside:
 
     def _check_collected(self, machine: Machine, to: Machine, job_id: bytes) -> None:
         job = self._history.by_id.get(job_id)
-        if job is None or not job.acks or not to.is_up or machine.node_id not in to.node.cluster.ids:
+        if job is None or not job.acks or not to.knows(machine) or to.lost_data_us > job.acks[0].at_us:
             return
+        if job.machine == machine.index and not job.told_us:
+            return  # an add that failed, though somebody has worked on one of its copies
         record = to.node.jobs.get(job_id)
         if record is not None and record.state not in (ACKED, WAIT_REPL):
             self._world.fail("P3", f"n{machine.index} lets n{to.index} forget a job before it has its ack: {job}")
@@ -91,8 +93,13 @@ class Inside:
         sound = world.faults.untouched(job.sent_us - tail_us)
         if machine.index not in sound or any(other.has_paused(job.queue) for other in world.machines):
             return
-        linked = {peer.id for peer in machine.node.cluster.ready}
-        enough = [index for index in sound if world.machines[index].node_id in linked]
+        waited_ms = (world.timeline.now_us - job.sent_us) // MS
+        others = (world.machines[index] for index in sound if index != machine.index)
+        enough = [
+            other.index
+            for other in others
+            if _linked_ms(machine, other) >= waited_ms and _linked_ms(other, machine) >= waited_ms
+        ]
         if len(enough) + 1 >= job.terms.replicate:
             world.fail("P1", f"refused though n{machine.index} could reach {len(enough)} sound nodes: {job}")
 
@@ -146,6 +153,14 @@ class Inside:
         if expected != node.memory.used_bytes:
             off = node.memory.used_bytes - expected
             self._world.fail("P7", f"n{machine.index} accounts for {off} bytes more than there are")
+
+
+def _linked_ms(machine: Machine, other: Machine) -> int:
+    """Tell for how long a node has had its link to another one, and nothing against it."""
+    peer = machine.node.cluster.peers.get(other.node_id) if machine.is_up else None
+    if peer is None or peer.link != LINKED or peer.flags & (PFAIL | FAIL | LEAVING | HANDSHAKE):
+        return -1
+    return machine.node.now_ms - peer.linked_ms
 
 
 def packed(record: Job) -> int:

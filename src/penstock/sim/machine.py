@@ -63,6 +63,7 @@ class Machine:
         self.is_loading = False
         self.started_us = 0
         self.ended_us = -1  # when its last process ended
+        self.lost_data_us = -1  # when it last may have lost something that its node had told others
         self.states: dict[bytes, int] = {}  # of jobs, when somebody last looked
         self.copies: dict[bytes, bool] = {}  # of jobs that its last process had: whether they are on its disk
         self.turn_us = 0  # how long turns last: what arrives meanwhile shares one
@@ -300,6 +301,10 @@ class Machine:
     def insist(self, *words: bytes | str | int) -> None:
         """Run a command of an operator as soon as the process can answer."""
         self.world.operator.insist(self, _words(words))
+
+    def knows(self, other: Machine) -> bool:
+        """Tell whether another machine's node is part of the cluster for this one."""
+        return self.is_up and other.node_id in self.node.cluster.ids
 
     def has_paused(self, queue: bytes) -> bool:
         """Tell whether a queue is paused here."""

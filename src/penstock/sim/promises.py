@@ -94,7 +94,9 @@ class Promises:
                 world.fail("P4", f"a token was given twice: {token}, {job}")
             self._tokens.add((machine.index, token))
         if claim and any(d.claim == claim and d.life == machine.life for d in job.deliveries):
-            job.not_before_us = now_us + lease_us - 5 * MS  # the same jobs again, under the same key, with a new lease
+            job.not_before_us = (
+                now_us + lease_us - machine.turn_us - 5 * MS
+            )  # the same jobs again, under the same key, with a new lease
             return job
         if job.deliveries:
             self._check_duplicate(job, delivery)
@@ -135,8 +137,9 @@ class Promises:
             job.not_before_us = 0
         else:
             job.not_before_us = max(job.not_before_us, job.nacked_us) + retry_us - JITTER_US
-        if delivery.lease_us:
-            job.not_before_us = now_us + delivery.lease_us - 5 * MS
+        if delivery.lease_us:  # it began with the fetch, up to a turn before the reply
+            turn_us = self._world.machines[delivery.machine].turn_us
+            job.not_before_us = now_us + delivery.lease_us - turn_us - 5 * MS
         job.nacked_us = 0
 
     def _check_delay(self, job: JobFacts, machine: Machine) -> None:
@@ -172,12 +175,12 @@ class Promises:
             for job in jobs:
                 self.acked(connection, job, True)
 
-    def nacked(self, job_id: bytes, after_ms: int) -> None:
+    def nacked(self, machine: Machine, job_id: bytes, after_ms: int) -> None:
         """Note that a job was given back, for now or for later."""
         job = self.history.by_id[job_id]
         now_us = self._world.timeline.now_us
         job.nacked_us = now_us
-        job.not_before_us = now_us + after_ms * MS if after_ms else 0
+        job.not_before_us = now_us + after_ms * MS - machine.turn_us if after_ms else 0
 
     def put_off(self, job: JobFacts, by_us: int) -> None:
         """Note that a worker keeps a job for longer."""
@@ -207,6 +210,9 @@ class Promises:
             if record is None or record.state in (ACKED, WAIT_REPL):
                 continue
             if not record.rules.retry_s and record.flags & DELIVERED:
+                job = self.history.by_id[job_id]
+                if not job.deliveries:  # fetched, and perhaps written down, but the reply has not left
+                    job.lost_on.add(machine.index)
                 continue
             copies[job_id] = machine.policy != OFF and machine.disk.holds(AOF, job_id, was_power)
         machine.copies = copies

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.sim.connection import Connection, Operator
 from penstock.sim.coverage import Coverage
 from penstock.sim.faults import Faults
-from penstock.sim.machine import PORT, Machine
+from penstock.sim.machine import OFF, PORT, Machine
 from penstock.sim.network import Network
 from penstock.sim.plan import Plan
 from penstock.sim.promises import Promises
@@ -76,12 +76,16 @@ class World:
 
     def introduce(self, machine: Machine) -> None:
         """Let all others meet a node, once it has loaded its jobs: who has forgotten it takes it from nobody else."""
-        self.timeline.after(INTRODUCED_US, self._introduce, machine)
+        self.timeline.after(INTRODUCED_US, self._introduce, machine, machine.life)
 
-    def _introduce(self, machine: Machine) -> None:
-        for other in self.machines:
-            if other is not machine:
-                other.insist("CLUSTER", "MEET", machine.ip, PORT)
+    def _introduce(self, machine: Machine, life: int) -> None:
+        if not machine.is_up or machine.life != life:
+            return
+        strangers = [other for other in self.machines if other is not machine and not other.knows(machine)]
+        for other in strangers:
+            other.command("CLUSTER", "MEET", machine.ip, PORT)
+        if strangers:  # a handshake that meets a fault is given up
+            self.timeline.after(INTRODUCED_US + self.setup.node_timeout_ms * MS, self._introduce, machine, life)
 
     def forget_ghosts(self) -> None:
         """Let every node forget ids that no machine has any more."""
@@ -168,6 +172,8 @@ class World:
         """Note the end of a process, perhaps with its host."""
         self.say(f"n{machine.index} ends")
         machine.ended_us = self.timeline.now_us
+        if machine.policy == OFF or (was_power and machine.policy != "always"):
+            machine.lost_data_us = self.timeline.now_us
         self.promises.process_ends(machine, was_power)
 
     def loaded(self, machine: Machine) -> None:
