@@ -59,6 +59,17 @@ def first_state(node: Node, rules: Rules) -> tuple[int, int, int]:
 
 def place_new(node: Node, jobs: list[Job]) -> None:
     """Let jobs begin their life, now that enough nodes hold them; they were added alike."""
+    elsewhere = [job for job in jobs if job.requeue_at > node.now_ms]
+    for job in elsewhere:  # while it waited for copies, another holder has queued it or works on it
+        job.state, job.flags = ACTIVE, BCAST_QUEUED | BCAST_WILLQUEUE
+        schedule(node, job)
+        if node.journal is not None:
+            node.journal.added([job])
+            node.journal.changed(job)
+    if elsewhere:
+        jobs = [job for job in jobs if job.state != ACTIVE]
+        if not jobs:
+            return
     first = jobs[0]
     state, flags, requeue_at = first_state(node, first.rules)
     for job in jobs:

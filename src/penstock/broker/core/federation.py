@@ -225,7 +225,7 @@ def _give(node: Node, queue: Queue, peer: Peer, count: int) -> int:
 
 def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     """Take jobs that another node hands over, and queue them."""
-    is_new = not message.sequence or message.sequence > peer.handed_over
+    is_new = peer.hands_over(message.sequence)
     imported: dict[Queue, int] = {}
     fresh: list[Job] = []
     for copy in read_copies(node, message):
@@ -259,7 +259,6 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     if fresh and node.journal is not None:
         for group in alike(fresh):
             node.journal.added(group)
-    peer.handed_over = max(peer.handed_over, message.sequence)
     for queue, count in imported.items():
         exchange = exchange_of(node, queue)
         if exchange.announced and not queue.waiters:

@@ -81,7 +81,6 @@ def _greet(node: Node, peer: Peer) -> None:
 def link_lost(node: Node, peer: Peer) -> None:
     """Our link to a node is gone, or could not be opened."""
     peer.link = NO_LINK
-    peer.handed_over = 0  # a new process may count its messages anew
     node.cluster.recount()
 
 

@@ -78,6 +78,13 @@ class Peer:
         self.fail_reports: dict[bytes, int] = {}  # who says that it fails, and when
         self.handed_over = 0  # sequence of its last message that gave us a job for good
 
+    def hands_over(self, sequence: int) -> bool:
+        """Tell whether a message that gives us a job for good is a new one, and remember it. 0: it has no number."""
+        if sequence and sequence >> 32 == self.handed_over >> 32 and sequence <= self.handed_over:
+            return False
+        self.handed_over = sequence
+        return True
+
     def rename(self, peer_id: bytes) -> None:
         """Take the id that a node turned out to have."""
         self.id = peer_id

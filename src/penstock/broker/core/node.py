@@ -158,8 +158,8 @@ class Node:
         return self._last_token
 
     def renumber(self) -> None:
-        """Let the numbers of our messages go on above those of an earlier process."""
-        self.outbox.sequence = max(self.outbox.sequence, self.wall_ms << 20)
+        """Begin the numbers of our messages: the upper half is of this process alone, the lower half counts."""
+        self.outbox.sequence = int.from_bytes(self.entropy(4), "big") << 32
 
     def seen_token(self, token: int) -> None:
         """Make sure that new tokens differ from one that was restored."""

@@ -69,7 +69,7 @@ class Outbox:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.port: BusPort = NoBus()
-        self.sequence = 0  # of our messages; grows, also over restarts
+        self.sequence = 0  # of our messages (Node.renumber)
         self._groups: list[dict[_Key, list[bytes]]] = [{} for _ in range(bus.MANY)]
         self._ready: dict[Peer, list[bytes]] = {}
         self.waiting = False

@@ -18,6 +18,7 @@ def remove(node: Node, job: Job) -> None:
         end_replication(node, job, Refused(*refusals.JOB_REMOVED))
     elif state == ACKED:
         node.acked.pop(job.id, None)
+        node.finished.add(job.id)
     noted = bool(job.flags & ACK_NOTED) if state == ACKED else state != WAIT_REPL
     unregister(node, job)
     if job.token:

@@ -258,10 +258,8 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
         return
     if not message.abilities and bus.announced(message) != 1:
         return  # an original node sends one at a time: this is none
-    if message.flags & bus.QUEUE_IT:
-        if message.sequence <= peer.handed_over:
-            return  # it came twice, and may be queued once only
-        peer.handed_over = message.sequence
+    if message.flags & bus.QUEUE_IT and not peer.hands_over(message.sequence):
+        return  # it came twice, and may be queued once only
     fresh: list[Job] = []
     for copy in read_copies(node, message):
         job = node.jobs.get(copy.id)

@@ -98,7 +98,10 @@ def heard_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None,
 
 
 def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
-    if job.state not in (ACTIVE, QUEUED) or not job.rules.retry_s:
+    if not job.rules.retry_s or job.state == ACKED:
+        return
+    if job.state == WAIT_REPL:
+        job.requeue_at = node.after_retry(wait_ms)  # somebody else was faster: it begins with that (place_new)
         return
     if job.state == QUEUED and give_way:
         job.state = ACTIVE
