@@ -1,6 +1,6 @@
 # Each target is one script; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long lint format docs blocking native bench bench-broker bench-cluster bench-fsq lock clean
+.PHONY: help setup demo test quick test-long lint format docs blocking sim sim-mutants native bench bench-broker bench-cluster bench-fsq lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,14 @@ format: setup  ## put the code into the house's form
 docs:  ## write the pages of docs/reference that are made from the source, and the man pages
 	@scripts/docs
 	@scripts/man
+
+SEEDS ?= 1-1000
+
+sim: setup  ## simulated clusters under faults: make sim SEEDS=1-100000
+	@.venv/bin/python -m penstock.sim --seeds $(SEEDS)
+
+sim-mutants: setup  ## plant defects in the core, and look for the seeds that find them
+	@.venv/bin/python -m tests.sim.mutants
 
 blocking: setup  ## write the blocking form of modules that await
 	@.venv/bin/python scripts/blocking

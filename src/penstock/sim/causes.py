@@ -44,6 +44,8 @@ def _after_ack(world: World, job: JobFacts, delivery: Delivery) -> str:
         return f"{UNEXPLAINED} delivery after its ack was everywhere"
     machine = world.machines[delivery.machine]
     for ack in job.acks:
+        if delivery.at_us == ack.at_us:
+            continue  # both were answered at the end of one turn: it may have been given out before the ack was read
         if ack.strength == FIRM and ack.machine == delivery.machine and ack.at_us > machine.lost_data_us:
             if not world.faults.between(job.sent_us, delivery.at_us, ("forgotten", "memory")):
                 return f"{UNEXPLAINED} delivery by the node that was told of the ack"
