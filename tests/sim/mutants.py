@@ -232,8 +232,8 @@ MUTANTS = (
     Mutant(
         "QUEUE_IT taken twice",
         "core/replication.py",
-        "        if message.sequence <= peer.handed_over:\n",
-        "        if message.sequence < 0:\n",
+        "    if message.flags & bus.QUEUE_IT and not peer.hands_over(message.sequence):\n",
+        "    if message.flags & bus.QUEUE_IT and not peer.hands_over(0):\n",
         1,
         "P5",
     ),
@@ -256,7 +256,7 @@ MUTANTS = (
     Mutant(
         "hand-over of retry 0 taken twice",
         "core/federation.py",
-        "    is_new = not message.sequence or message.sequence > peer.handed_over\n",
+        "    is_new = peer.hands_over(message.sequence)\n",
         "    is_new = True\n",
         1,
         "P5",

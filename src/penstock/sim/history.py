@@ -65,6 +65,7 @@ class JobFacts:
         "sent_us",
         "terms",
         "told_us",
+        "was_late",
         "was_missed",
     )
 
@@ -83,6 +84,7 @@ class JobFacts:
         self.acks: list[Ack] = []
         self.ack_everywhere_us = 0  # when no node had the job any more, since all holders had confirmed its ack
         self.nacked_us = 0
+        self.was_late = False  # the last nack came after its retry time
         self.not_before_us = 0  # without faults it isn't delivered again before this
         self.was_missed = False  # fetched for a client that hung up before the reply left
         self.lost_on: set[int] = set()  # machines that lost their copy, as they may

@@ -64,6 +64,7 @@ class Machine:
         self.started_us = 0
         self.ended_us = -1  # when its last process ended
         self.lost_data_us = -1  # when it last may have lost something that its node had told others
+        self.unflushed: list[bytes] = []  # jobs that messages of this turn spoke of
         self.states: dict[bytes, int] = {}  # of jobs, when somebody last looked
         self.copies: dict[bytes, bool] = {}  # of jobs that its last process had: whether they are on its disk
         self.turn_us = 0  # how long turns last: what arrives meanwhile shares one
@@ -187,6 +188,7 @@ class Machine:
             self.world.process_ends(self, was_power)
         self.is_up = self.is_stopped = self.is_loading = False
         self._held.clear()
+        self.unflushed.clear()
         self.disk = left
         if not was_up:
             return
@@ -263,6 +265,7 @@ class Machine:
             self.run(self.broker.receive, line, messages)
             return
         before = [(job_id, state_of(self, job_id)) for message in messages for job_id in job_ids(message)]
+        self.unflushed += [job_id for job_id, _ in before]
         self.run(self.broker.receive, line, messages)
         for job_id, state in before:
             now = state_of(self, job_id)
@@ -327,6 +330,7 @@ class Machine:
         while self._turn_wanted:
             self._turn_wanted = False
             self.broker.flush()
+        self.unflushed.clear()
         if self.replied:
             self._look()
         self._arm()

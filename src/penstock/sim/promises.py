@@ -133,7 +133,7 @@ class Promises:
         now_us, retry_us = delivery.at_us, job.terms.retry_s * SECOND
         if not job.deliveries:
             job.not_before_us = job.sent_us + job.terms.delay_s * SECOND + retry_us - JITTER_US
-        elif job.not_before_us > now_us:  # a fault brought it early: nothing is known of when it was queued
+        elif job.not_before_us > now_us or job.was_late:  # a fault brought it early: nothing is known of when it was queued
             job.not_before_us = 0
         else:
             job.not_before_us = max(job.not_before_us, job.nacked_us) + retry_us - JITTER_US
@@ -141,6 +141,7 @@ class Promises:
             turn_us = self._world.machines[delivery.machine].turn_us
             job.not_before_us = now_us + delivery.lease_us - turn_us - 5 * MS
         job.nacked_us = 0
+        job.was_late = False
 
     def _check_delay(self, job: JobFacts, machine: Machine) -> None:
         delay_us = job.terms.delay_s * SECOND
@@ -179,6 +180,8 @@ class Promises:
         """Note that a job was given back, for now or for later."""
         job = self.history.by_id[job_id]
         now_us = self._world.timeline.now_us
+        # A nack that comes when the retry time is over finds the job queued again, here or elsewhere: it may come twice.
+        job.was_late = now_us >= job.not_before_us
         job.nacked_us = now_us
         job.not_before_us = now_us + after_ms * MS - machine.turn_us if after_ms else 0
 
@@ -205,6 +208,10 @@ class Promises:
         copies: dict[bytes, bool] = {}
         if machine.is_loading:
             return  # it has nothing in memory yet: what it had before stands
+        for job_id in machine.unflushed:  # perhaps handed on in this turn, which will never end
+            job = self.history.by_id.get(job_id)
+            if job is not None and not job.terms.retry_s:
+                job.lost_on.add(machine.index)
         for job_id in self.history.open:
             record = machine.node.jobs.get(job_id)
             if record is None or record.state in (ACKED, WAIT_REPL):

@@ -98,6 +98,10 @@ class FakeNode(Scripted):
         """Wait until so many requests of a name have come."""
         wait_until(lambda: len(self.asked(name)) >= count, 10.0)
 
+    def cut(self, at: int) -> None:
+        """End one connection, by the order in which they came."""
+        self._links[at].shutdown(socket.SHUT_RDWR)
+
     def down(self) -> None:
         """Be gone: refuse connections, and end those there are."""
         # To close a socket on which a thread waits in accept would leave it open.

@@ -287,24 +287,27 @@ class Interrupted(Exception):
     """What the handler of a signal raises."""
 
 
+Interrupt = Callable[..., None]
+
+
 @pytest.fixture
-def interrupt() -> Iterator[Callable[[FakeNode], None]]:
-    """Interrupt this thread once a node has been asked for a job."""
+def interrupt() -> Iterator[Interrupt]:
+    """Interrupt this thread once a node has been asked for a job, or something else."""
 
     def handler(*_: object) -> None:
         raise Interrupted
 
     before = signal.signal(signal.SIGUSR1, handler)
 
-    def when_asked(node: FakeNode) -> None:
-        node.wait_for("GETJOB")
+    def when_asked(node: FakeNode, name: str) -> None:
+        node.wait_for(name)
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    yield lambda node: threading.Thread(target=when_asked, args=(node,), daemon=True).start()
+    yield lambda node, name="GETJOB": threading.Thread(target=when_asked, args=(node, name), daemon=True).start()
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interrupted_wait_closes_its_connection(interrupt: Callable[[FakeNode], None]) -> None:
+def test_an_interrupted_wait_closes_its_connection(interrupt: Interrupt) -> None:
     with FakeNode("a", GETJOB=b"", QLEN=b":7\r\n") as a, blocking.ClusterClient(a.address) as client:
         interrupt(a)
         with pytest.raises(Interrupted):
@@ -315,9 +318,7 @@ def test_an_interrupted_wait_closes_its_connection(interrupt: Callable[[FakeNode
 
 
 @pytest.mark.parametrize("lease", [None, 30])
-def test_a_job_that_was_on_its_way_to_who_was_interrupted_goes_back(
-    interrupt: Callable[[FakeNode], None], lease: int | None
-) -> None:
+def test_a_job_that_was_on_its_way_to_who_was_interrupted_goes_back(interrupt: Interrupt, lease: int | None) -> None:
     with FakeNode("a", GETJOB=b"", NACK=b":1\r\n", QLEN=b":7\r\n") as a, blocking.ClusterClient(a.address) as client:
         a.farewell = job(a, token=None if lease is None else 17)
         interrupt(a)
@@ -330,7 +331,7 @@ def test_a_job_that_was_on_its_way_to_who_was_interrupted_goes_back(
 
 
 def test_jobs_of_an_interrupted_caller_that_cannot_come_back_are_logged(
-    interrupt: Callable[[FakeNode], None], caplog: pytest.LogCaptureFixture
+    interrupt: Interrupt, caplog: pytest.LogCaptureFixture
 ) -> None:
     with FakeNode("a", GETJOB=b"", NACK=b"-OOM full\r\n") as a, blocking.ClusterClient(a.address) as client:
         a.farewell = job(a, retry=0)
@@ -341,9 +342,12 @@ def test_jobs_of_an_interrupted_caller_that_cannot_come_back_are_logged(
     assert "(OOM full): D-aaaaaaaa-" in caplog.text
 
 
-def test_an_interrupted_call_leaves_no_reply_for_the_next(interrupt: Callable[[FakeNode], None]) -> None:
-    with FakeNode("a", GETJOB=b"", QLEN=[b":1\r\n", b":2\r\n"]) as a, blocking.ClusterClient(a.address) as client:
-        interrupt(a)
+@pytest.mark.parametrize("words", [("GETJOB", "FROM", "q"), ("SHOW", "D-x")])
+def test_an_interrupted_call_leaves_no_reply_for_the_next(interrupt: Interrupt, words: tuple[str, ...]) -> None:
+    silent: dict[str, Any] = {words[0]: b""}
+    with FakeNode("a", QLEN=[b":1\r\n", b":2\r\n"], **silent) as a, blocking.ClusterClient(a.address) as client:
+        interrupt(a, words[0])
         with pytest.raises(Interrupted):
-            client.call("GETJOB", "FROM", "q")
+            client.call(*words)
+        wait_until(lambda: a.ended == 1)
         assert (client.qlen("q"), client.qlen("q")) == (1, 2)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -145,6 +147,21 @@ def test_when_nobody_answers_the_error_lists_what_every_node_said(open_client: O
 
     port = free_port()
     with FakeNode("a", HELLO=b"-LOADING reading\r\n") as a, FakeNode("b", HELLO=b"HTTP/1.1 400\r\n") as b:
+        run(scenario())
+
+
+def test_a_host_that_does_not_take_connections_is_given_up_in_time(open_client: Open) -> None:
+    async def scenario() -> None:
+        async with open_client(f"127.0.0.1:{port}", timeout=0.5, connect_timeout=0.1) as client:
+            with pytest.raises(Unreachable, match="no answer"):
+                await client.qlen("q")
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as waiting:
+        port = listener.getsockname()[1]
+        for _ in range(4):  # nobody takes them, and there is no room for more
+            link = waiting.enter_context(socket.socket())
+            link.setblocking(False)
+            link.connect_ex(("127.0.0.1", port))
         run(scenario())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.client import Connection, blocking
 from penstock.errors import ConnectionLost, OutcomeUnknown, PeerError, ReplyError, Unreachable
 from tests.processes import wait_until
 from tests.unit.client.nodes import NO_JOB, Clock, FakeNode, array, bulk, cluster, job, run
@@ -96,6 +97,23 @@ def test_an_add_that_could_not_be_sent_goes_to_another_node(open_client: Open) -
     with FakeNode("a", QLEN=b":1\r\n") as a, FakeNode("b", ADDJOB=b"+D-b\r\n") as b:
         cluster(a, b)
         run(scenario())
+
+
+def test_an_add_of_which_only_a_part_could_be_sent_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Connection.send_bytes
+    parts: list[bytes] = []
+
+    def send_a_part(self: Connection, data: bytes) -> None:
+        if b"ADDJOB" in data and not parts:
+            parts.append(data)
+            self.close()
+            raise ConnectionLost("in the middle of it")
+        send(self, data)
+
+    monkeypatch.setattr(Connection, "send_bytes", send_a_part)
+    with FakeNode("a", ADDJOB=b"+D-a\r\n") as a, blocking.ClusterClient(a.address) as client:
+        assert client.add("q", "body") == "D-a"
+        assert len(a.asked("ADDJOB")) == len(parts) == 1
 
 
 def test_a_fetch_whose_reply_is_lost_is_made_again_elsewhere(open_client: Open) -> None:

@@ -61,7 +61,7 @@ def test_a_fetch_that_waits_holds_nobody_up(open_async: Open) -> None:
         async with open_async(a.address) as client:
             waits = [asyncio.create_task(client.get("q", timeout=60)) for _ in range(3)]
             await asyncio.to_thread(a.wait_for, "GETJOB", 3)
-            assert await client.qlen("q") == 1
+            assert await asyncio.wait_for(client.qlen("q"), 5) == 1
             release.set()
             assert [len(await wait) for wait in waits] == [1, 1, 1]
 
@@ -91,7 +91,7 @@ def test_an_add_that_waits_for_copies_holds_nobody_up(open_async: Open) -> None:
         async with open_async(a.address) as client:
             add = asyncio.create_task(client.add("q", "body"))
             await asyncio.to_thread(a.wait_for, "ADDJOB")
-            assert await client.qlen("q") == 1
+            assert await asyncio.wait_for(client.qlen("q"), 5) == 1
             release.set()
             assert await add == "D-a"
 
@@ -111,6 +111,20 @@ def test_connections_that_waited_are_used_again(open_async: Open) -> None:
             for _ in range(5):
                 await client.get("q", timeout=1)
         assert a.connections == 2
+
+    with FakeNode("a", GETJOB=NO_JOB) as a:
+        run(scenario())
+
+
+def test_connections_that_the_node_has_closed_meanwhile_are_not(open_async: Open) -> None:
+    async def scenario() -> None:
+        async with open_async(a.address) as client:
+            await client.get("q", timeout=1)
+            hellos = len(a.asked("HELLO"))
+            a.cut(1)
+            await asyncio.wait_for(client._router.current.links._idle[0].ended, 5)
+            assert await client.get("q", timeout=1) == []
+        assert (a.connections, len(a.asked("GETJOB")), len(a.asked("HELLO"))) == (3, 2, hellos)
 
     with FakeNode("a", GETJOB=NO_JOB) as a:
         run(scenario())
@@ -220,6 +234,19 @@ def test_a_client_can_be_used_under_one_event_loop_after_another(open_async: Ope
         client = open_async(a.address)
         assert [asyncio.run(client.qlen("q")) for _ in range(3)] == [1, 1, 1]
         assert a.connections == 3
+
+
+def test_another_process_has_connections_of_its_own(open_async: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        client = open_async(a.address)
+        await client.qlen("q")
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        await client.qlen("q")
+        assert a.connections == 2
+        await client.close()
+
+    with FakeNode("a", QLEN=b":1\r\n") as a:
+        run(scenario())
 
 
 def test_another_kind_of_event_loop_will_do(open_async: Open) -> None:

@@ -166,7 +166,9 @@ def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
                 holders.confirmed.add(peer.id)
         if nodes is not None or peer.abilities & bus.CAN_MANY or len(holders.delivered) <= count or not count:
             node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0 if was_dummy else 1, 0, holders.delivered)
-        if not was_dummy and (not count or (nodes is None and len(holders.delivered) > count)):
+        if holders.delivered == node.alone.delivered:
+            remove(node, job)  # nobody else has it, so nobody will tell us that all have the ack
+        elif not was_dummy and (not count or (nodes is None and len(holders.delivered) > count)):
             collect(node, job)  # we know of more holders than it does
 
 

@@ -102,10 +102,10 @@ class Lane(asyncio.Protocol):
         self._unsent.append(slot)
         if not self._will_flush:
             self._will_flush = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush)
         return slot
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Write what has collected, without what was cancelled before it left."""
         self._will_flush = False
         if self._transport is None or self._transport.is_closing():

@@ -164,7 +164,7 @@ class Links:
         lane.ended.add_done_callback(ended)
 
     def _orphaned(self, request: Request, replies: Sequence[Any]) -> None:
-        """Replies came that nobody wants any more: give the jobs in them back, now, while there is a loop."""
+        """Replies came that nobody wants any more: give the jobs in them back."""
         back = request.give_back(replies)
         if back is None:
             return
@@ -180,7 +180,6 @@ class Links:
             _log_stuck(ids, error)
             return
         slot.future.add_done_callback(lambda done: _check(ids, slot.replies, done))
-        self._quick.flush()
 
     async def drain(self) -> None:
         """Wait until what is under way on the connection for quick commands is answered."""

@@ -63,10 +63,7 @@ class Links:
     def connect(self, seconds: float) -> None:
         """Open the connection."""
         self._link.timeout = seconds
-        try:
-            self._link.connect()
-        except ConnectionLost as error:
-            raise NotSent(str(error)) from error
+        self._link.connect()
 
     def exchange(self, request: Request, seconds: float) -> list[Any]:
         """Ask the node, and give its replies, errors as values. `seconds` is how long it may be silent."""

@@ -1,0 +1,187 @@
+"""One connection of the event loop, with a transport that a test holds in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.client.addresses import Address
+from penstock.client.aio.lane import Lane
+from penstock.client.connection import encode
+from penstock.client.effort import NotSent
+from penstock.client.requests import Request
+from penstock.errors import BadReply, ConnectionLost, TimedOut
+from tests.unit.client.nodes import run
+
+ADDRESS = Address("10.0.0.1", 7711)
+QUIET, OTHER_END = socket.socketpair()  # nothing is ever sent on it
+
+
+class Transport:
+    """Takes what is written, and closes when it is told to."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.is_gone = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return self.is_gone
+
+    def abort(self) -> None:
+        self.is_gone = True
+
+    close = abort
+
+    def get_extra_info(self, name: str) -> Any:
+        return self
+
+    def fileno(self) -> int:
+        return QUIET.fileno()
+
+
+def lane_of(orphaned: Callable[..., None] = lambda *_: None) -> tuple[Lane, Transport]:
+    lane, transport = Lane(ADDRESS, orphaned), Transport()
+    lane.connection_made(transport)  # type: ignore[arg-type]  # it has all that is used
+    return lane, transport
+
+
+def ask(lane: Lane, name: str = "QLEN", seconds: float = 60.0) -> asyncio.Task[list[Any]]:
+    return asyncio.create_task(lane.exchange(Request((name, "q")), seconds, 0.0))
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def test_what_has_not_left_when_the_link_is_lost_was_certainly_not_sent() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        sent = ask(lane, "ADDJOB")
+        await turn()
+        unsent = ask(lane, "ADDJOB")
+        await asyncio.sleep(0)
+        lane.connection_lost(None)
+        results = await asyncio.gather(sent, unsent, return_exceptions=True)
+        assert [type(result) for result in results] == [ConnectionLost, NotSent]
+        assert transport.written == [encode(("ADDJOB", "q"))]
+
+    run(scenario())
+
+
+def test_nothing_is_written_to_a_link_that_is_closing() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        task = ask(lane)
+        await asyncio.sleep(0)
+        transport.is_gone = True
+        await turn()
+        lane.connection_lost(None)
+        with pytest.raises(NotSent):
+            await task
+        assert transport.written == []
+        with pytest.raises(NotSent, match="There is no connection to 10"):
+            await ask(lane)
+
+    run(scenario())
+
+
+def test_time_runs_for_the_first_in_line_only_and_anew_with_every_reply() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        patient, hasty = ask(lane, seconds=60.0), ask(lane, seconds=0.05)
+        await asyncio.sleep(0.15)
+        assert not transport.is_gone
+        lane.data_received(b":1\r\n")
+        assert await patient == [1]
+        await asyncio.sleep(0.15)
+        assert transport.is_gone
+        lane.connection_lost(None)
+        with pytest.raises(TimedOut, match=r"No answer from 10\.0\.0\.1:7711 within 0\.05 s"):
+            await hasty
+
+    run(scenario())
+
+
+def test_a_request_that_may_take_forever_is_not_given_up() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        task = ask(lane, seconds=float("inf"))
+        await asyncio.sleep(0.05)
+        assert not transport.is_gone
+        lane.data_received(b":1\r\n")
+        assert await task == [1]
+
+    run(scenario())
+
+
+def test_an_error_that_answers_nothing_is_told_as_the_reason_of_the_end() -> None:
+    async def scenario() -> None:
+        lane, _ = lane_of()
+        lane.data_received(b"-ERR max number of clients reached\r\n")
+        task = ask(lane)
+        await turn()
+        lane.connection_lost(None)
+        with pytest.raises(ConnectionLost, match="max number of clients reached"):
+            await task
+
+    run(scenario())
+
+
+def test_any_other_reply_that_answers_nothing_ends_the_link() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        lane.data_received(b":1\r\n")
+        assert transport.is_gone
+
+    run(scenario())
+
+
+def test_what_is_no_reply_ends_the_link_for_all() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        tasks = [ask(lane), ask(lane)]
+        await turn()
+        lane.data_received(b"HTTP/1.1 400\r\n")
+        assert transport.is_gone
+        lane.connection_lost(None)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(result) for result in results] == [BadReply, BadReply]
+
+    run(scenario())
+
+
+def test_replies_in_pieces_are_put_together() -> None:
+    async def scenario() -> None:
+        lane, _ = lane_of()
+        task = asyncio.create_task(lane.exchange(Request(("A",), ("B",)), 60.0, 0.0))
+        await turn()
+        for byte in b"*1\r\n$1\r\nx\r\n:5\r\n":
+            lane.data_received(bytes([byte]))
+        assert await task == [[b"x"], 5]
+
+    run(scenario())
+
+
+def test_who_waits_for_the_line_to_be_empty_hears_of_its_end_too() -> None:
+    async def scenario() -> None:
+        lane, _ = lane_of()
+        await lane.drain()  # nothing is under way
+        task = ask(lane)
+        await turn()
+        drained = asyncio.create_task(lane.drain())
+        await turn()
+        assert not drained.done()
+        lane.connection_lost(OSError(104, "Connection reset by peer"))
+        await drained
+        with pytest.raises(ConnectionLost, match="Connection reset by peer"):
+            await task
+
+    run(scenario())
