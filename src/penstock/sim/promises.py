@@ -133,7 +133,7 @@ class Promises:
         now_us, retry_us = delivery.at_us, job.terms.retry_s * SECOND
         if not job.deliveries:
             job.not_before_us = job.sent_us + job.terms.delay_s * SECOND + retry_us - JITTER_US
-        elif job.not_before_us > now_us or job.was_late:  # a fault brought it early: nothing is known of when it was queued
+        elif job.not_before_us > now_us or job.was_late:  # nothing is known of when it was queued
             job.not_before_us = 0
         else:
             job.not_before_us = max(job.not_before_us, job.nacked_us) + retry_us - JITTER_US
@@ -180,7 +180,7 @@ class Promises:
         """Note that a job was given back, for now or for later."""
         job = self.history.by_id[job_id]
         now_us = self._world.timeline.now_us
-        # A nack that comes when the retry time is over finds the job queued again, here or elsewhere: it may come twice.
+        # A nack after the retry time finds the job queued again, here or elsewhere: it may come twice.
         job.was_late = now_us >= job.not_before_us
         job.nacked_us = now_us
         job.not_before_us = now_us + after_ms * MS - machine.turn_us if after_ms else 0
