@@ -20,7 +20,7 @@ from tests.processes import NodeProcess, free_port, wait_until
 pytestmark = pytest.mark.system
 
 # Switch on what needs several nodes once they find each other.
-CLUSTER_BUS = False
+CLUSTER_BUS = True
 needs_bus = pytest.mark.skipif(not CLUSTER_BUS, reason="needs the cluster bus")
 
 # Switch on once a node takes back a job that it hands to a client whose end it has read, or reads, in the same round.
