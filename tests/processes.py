@@ -170,7 +170,7 @@ def meet(*nodes: NodeProcess) -> None:
 def wait_until_met(*nodes: NodeProcess) -> None:
     """Wait until each of these nodes sees just these, and takes none for failed."""
     ids = {node.call("CLUSTER", "MYID").decode() for node in nodes}
-    wait_until(lambda: all(_sees_just(node, ids) for node in nodes))
+    wait_until(lambda: all(_sees_just(node, ids) for node in nodes), 4 * START_SECONDS, every=0.1)
 
 
 def node_lines(node: NodeProcess) -> list[list[str]]:

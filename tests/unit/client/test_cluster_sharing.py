@@ -260,9 +260,10 @@ def test_another_kind_of_event_loop_will_do(open_async: Open) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            assert len(await client.call("GETJOB", "FROM", "q")) == 1  # for as long as it takes
             a.hang_up()
             assert await client.qlen("q") == 1
 
     with FakeNode("a", QLEN=b":1\r\n", ADDJOBS=bulk("D-1")) as a:
-        a.answers["GETJOB"] = [lambda _: job(a), b""]
+        a.answers["GETJOB"] = [lambda _: job(a), b"", lambda _: job(a)]
         uvloop.run(scenario())

@@ -96,16 +96,34 @@ def test_nothing_is_written_to_a_link_that_is_closing() -> None:
 def test_time_runs_for_the_first_in_line_only_and_anew_with_every_reply() -> None:
     async def scenario() -> None:
         lane, transport = lane_of()
-        patient, hasty = ask(lane, seconds=60.0), ask(lane, seconds=0.05)
-        await asyncio.sleep(0.15)
+        patient, hasty = ask(lane, seconds=60.0), ask(lane, seconds=0.3)
+        await asyncio.sleep(0.4)
         assert not transport.is_gone
         lane.data_received(b":1\r\n")
         assert await patient == [1]
-        await asyncio.sleep(0.15)
+        await turn()
+        assert not transport.is_gone
+        await asyncio.sleep(0.4)
         assert transport.is_gone
         lane.connection_lost(None)
-        with pytest.raises(TimedOut, match=r"No answer from 10\.0\.0\.1:7711 within 0\.05 s"):
+        with pytest.raises(TimedOut, match=r"No answer from 10\.0\.0\.1:7711 within 0\.3 s"):
             await hasty
+
+    run(scenario())
+
+
+def test_the_time_of_one_request_is_not_that_of_the_next() -> None:
+    async def scenario() -> None:
+        lane, transport = lane_of()
+        hasty = ask(lane, seconds=0.2)
+        await turn()
+        lane.data_received(b":1\r\n")
+        assert await hasty == [1]
+        patient = ask(lane, seconds=60.0)
+        await asyncio.sleep(0.3)
+        assert not transport.is_gone
+        lane.data_received(b":2\r\n")
+        assert await patient == [2]
 
     run(scenario())
 
