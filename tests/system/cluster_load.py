@@ -28,6 +28,7 @@ class Book:
         self.tried: set[bytes] = set()
         self.added: dict[bytes, bytes] = {}  # id: body
         self.deliveries: Counter[bytes] = Counter()
+        self.ack_sent: set[bytes] = set()  # the answer may be lost with its node, and the ack be in force all the same
         self.acked: set[bytes] = set()
         self.after_ack = 0
         self.wrong: list[str] = []
@@ -71,7 +72,7 @@ class Load:
 
     def all_done(self) -> bool:
         with self.book.lock:
-            return self.book.added.keys() <= self.book.acked
+            return self.book.added.keys() <= self.book.ack_sent
 
     def _anywhere(self, number: int, goes_on: threading.Event, do: Callable[[Connection], None]) -> None:
         chance = random.Random(number)
@@ -105,6 +106,8 @@ class Load:
         def handle(connection: Connection) -> None:
             for _, job_id, body in connection.execute("GETJOB", "TIMEOUT", 500, "COUNT", 5, "FROM", QUEUE) or ():
                 book.deliver(job_id, body)
+                with book.lock:
+                    book.ack_sent.add(job_id)
                 connection.execute("ACKJOB", job_id)
                 with book.lock:
                     book.acked.add(job_id)

@@ -38,6 +38,7 @@ def finish(load: Load, nodes: list[NodeProcess]) -> None:
     load.stop_producing()
     try:
         wait_until(load.all_done, PATIENCE_S, every=0.1)
+        wait_until(lambda: all(int(node.info()["registered_jobs"]) == 0 for node in nodes), PATIENCE_S, every=0.2)
     finally:
         load.stop()
     book = load.book
@@ -45,7 +46,6 @@ def finish(load: Load, nodes: list[NodeProcess]) -> None:
     assert not book.wrong, book.wrong[:5]
     lost = [job_id for job_id in book.added if not book.deliveries[job_id]]
     assert not lost, f"{len(lost)} acknowledged jobs were never delivered"
-    wait_until(lambda: all(int(node.info()["registered_jobs"]) == 0 for node in nodes), PATIENCE_S, every=0.2)
     share = 100 * book.duplicates / max(1, sum(book.deliveries.values()))
     report = (
         f"{len(book.added)} jobs, {share:.2f} % of deliveries were duplicates, {book.after_ack} after an answered ack"
