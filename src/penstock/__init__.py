@@ -1,12 +1,66 @@
 """Penstock: one job queue for brokers, databases and directories.
 
+    async with penstock.connect("sqlite:///jobs.db") as store:
+        mail = store.queue("mail")
+        await mail.push({"to": "tom@example.net"})
+
+`penstock.blocking` has the same for programs without an event loop. Names are imported when they are first used, so
+that the command line starts fast.
+
 The hot modules may be compiled (`make native`); the sources stay beside them and do the same. Compiled ones that are
 older than their source are not used, and neither is any of them with PENSTOCK_PURE=1.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from penstock.native import choose_modules
 
+if TYPE_CHECKING:
+    from penstock.job import JobState
+    from penstock.queues.aio import Job, Queue, Store, connect
+    from penstock.queues.backoff import Exponential, Fixed
+    from penstock.queues.capabilities import Capability
+    from penstock.queues.dead_letters import DeadLetter
+    from penstock.queues.pushing import Push
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+__all__ = [
+    "Capability",
+    "DeadLetter",
+    "Exponential",
+    "Fixed",
+    "Job",
+    "JobState",
+    "Push",
+    "Queue",
+    "Store",
+    "__version__",
+    "connect",
+]
 
 choose_modules()
+
+# Where each name is.
+_HOMES = {
+    "Capability": "penstock.queues.capabilities",
+    "DeadLetter": "penstock.queues.dead_letters",
+    "Exponential": "penstock.queues.backoff",
+    "Fixed": "penstock.queues.backoff",
+    "Job": "penstock.queues.aio",
+    "JobState": "penstock.job",
+    "Push": "penstock.queues.pushing",
+    "Queue": "penstock.queues.aio",
+    "Store": "penstock.queues.aio",
+    "connect": "penstock.queues.aio",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "blocking":
+        return import_module("penstock.blocking")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -2,9 +2,16 @@
 
     PenstockError
     ├── CallerError             the code or the person that called: change the arguments
+    │   ├── BadUrl                a store's URL that can't be understood
+    │   ├── BadPayload            a payload or headers that can't be stored
+    │   ├── Unsupported           a store lacks a capability, which the error names
+    │   ├── LeaseLost             the job is no longer this worker's, and nothing was changed
+    │   └── WaitCancelled         somebody cancelled the wait, or drained the queue
     ├── OperatorError           whoever runs the node: configuration, disk, memory
     │   ├── ConfigError           a directive that is unknown, or has a value that can't be
-    │   └── JournalError          the journal can't be read, written or trusted
+    │   ├── JournalError          the journal can't be read, written or trusted
+    │   ├── MissingExtra          a package isn't installed; the error says which extra brings it
+    │   └── StoreError            a store's server refused: disk, memory, rights, a table that is not as it should be
     └── PeerError               the other end of a connection
         ├── ConnectionLost        there is no link, or it broke: what was sent may or may not have been done
         │   ├── TimedOut            no answer in time; the link is closed, lest a late one be mistaken
@@ -28,6 +35,30 @@ class CallerError(PenstockError):
     """The arguments were wrong. Nothing was done."""
 
 
+class BadUrl(CallerError):
+    """A store's URL that can't be understood."""
+
+
+class BadPayload(CallerError):
+    """A payload or headers that can't be stored."""
+
+
+class Unsupported(CallerError):
+    """The store can't do this. `capability` names what it lacks."""
+
+    def __init__(self, text: str, capability: str) -> None:
+        super().__init__(text)
+        self.capability = capability
+
+
+class LeaseLost(CallerError):
+    """The lease is over: the job went to another worker, was ended, or its time ran out. Nothing was changed."""
+
+
+class WaitCancelled(CallerError):
+    """The wait for a job was cancelled by `cancel` or `drain`. No job was taken."""
+
+
 class OperatorError(PenstockError):
     """The node can't do its work until somebody changes its configuration, its disk or its memory."""
 
@@ -38,6 +69,14 @@ class ConfigError(OperatorError):
 
 class JournalError(OperatorError):
     """The journal can't be read, can't be written, or holds what no node has written."""
+
+
+class MissingExtra(OperatorError):
+    """A store needs a package that isn't installed."""
+
+
+class StoreError(OperatorError):
+    """The store's server answered with an error that somebody must look into. Nothing was done."""
 
 
 class PeerError(PenstockError):

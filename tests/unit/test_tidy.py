@@ -53,7 +53,9 @@ BROKER = "broker session core config commands loop"
 LAYERS = {
     "vocabulary": layer("penstock.job penstock.errors penstock.events penstock.codec"),
     "native": layer("penstock.native"),
-    "package": layer("penstock", "vocabulary native"),
+    # Its names are imported when they are first used.
+    "package": layer("penstock", "vocabulary native queues worker facade"),
+    "facade": layer("penstock.blocking", "package vocabulary queues worker"),
     "wire": layer("penstock.wire", "package vocabulary", "hiredis"),
     "core": layer("penstock.broker.core", "package vocabulary wire", banned=OUTSIDE_WORLD),
     "config": layer(
@@ -291,7 +293,7 @@ def project_files() -> list[Path]:
     if git.returncode == 0 and (ROOT / ".git").exists():
         paths = [ROOT / os.fsdecode(name) for name in git.stdout.split(b"\0") if name]
     else:
-        made = {".venv", ".cache", ".git", ".hypothesis", "node_modules", "__pycache__", "build", "dist"}
+        made = {".venv", ".venv-bench", ".cache", ".git", ".hypothesis", "node_modules", "__pycache__", "build", "dist"}
         paths = [path for path in ROOT.rglob("*") if made.isdisjoint(path.relative_to(ROOT).parts)]
     return sorted(path for path in paths if path.is_file())
 

@@ -1,0 +1,116 @@
+"""From payloads, which are Python values, to bodies, which are bytes, and back.
+
+Three codecs. A queue has one:
+
+    json    the default: bytes go as they are, everything else as JSON; read as JSON, or as the bytes if it is none
+    text    a str, as UTF-8
+    bytes   nothing is changed
+
+On a store of bodies (the broker, directories) headers stand in front of the body, in a frame that no text begins with,
+since 0xFF occurs nowhere in UTF-8:
+
+    ff 50 4e 53 4b 01     the mark: 0xFF, `PNSK`, version 1
+    4 bytes               the length of the headers, big-endian
+    headers               a JSON object, UTF-8
+    body                  the rest
+
+A body without headers is stored raw, so that any client can read it; only one that happens to begin with the mark is
+framed all the same.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import BadPayload, CallerError
+
+CODECS = ("json", "text", "bytes")
+
+MARK = b"\xffPNSK\x01"
+_LENGTH = 4
+HEADERS_BYTES_MAX = 64 * 1024  # they are read with every job; whoever needs more wants a body
+
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+_parse = json.JSONDecoder().decode
+
+
+def to_json(value: Any) -> str:
+    """JSON without spaces, that every other language can read: no NaN, and no half of a surrogate pair."""
+    try:
+        text = _compact(value)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return _ascii(value)
+    return text
+
+
+def from_json(text: str | bytes) -> Any:
+    """The value; ValueError if it is no JSON."""
+    if isinstance(text, bytes):
+        text = text.decode()
+    return _parse(text)
+
+
+def check_codec(codec: str) -> str:
+    if codec not in CODECS:
+        raise CallerError(f"there is no codec {codec!r}; the codecs are {', '.join(CODECS)}")
+    return codec
+
+
+def encode(payload: Any, codec: str = "json") -> bytes:
+    """The body of a payload."""
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    if codec == "json":
+        return to_json(payload).encode()
+    if codec == "text" and isinstance(payload, str):
+        try:
+            return payload.encode()
+        except UnicodeEncodeError as problem:
+            raise BadPayload(f"this text can't be written as UTF-8: {problem}") from problem
+    wanted = "str or bytes" if codec == "text" else "bytes"
+    raise BadPayload(f"a queue with the codec {codec!r} takes {wanted}, not {type(payload).__name__}")
+
+
+def decode(body: bytes, codec: str = "json") -> Any:
+    """The payload of a body."""
+    if codec == "bytes":
+        return body
+    if codec == "text":
+        return body.decode(errors="replace")
+    try:
+        return _parse(body.decode())
+    except (ValueError, RecursionError):
+        return body
+
+
+def frame(body: bytes, headers: Mapping[str, Any]) -> bytes:
+    """Body and headers as one, for stores that have only bodies."""
+    if not headers and not body.startswith(MARK):
+        return body
+    text = to_json(dict(headers)).encode()
+    if len(text) > HEADERS_BYTES_MAX:
+        raise BadPayload(f"headers of {len(text)} bytes are more than the {HEADERS_BYTES_MAX} that a job may have")
+    return b"".join((MARK, len(text).to_bytes(_LENGTH, "big"), text, body))
+
+
+def unframe(stored: bytes) -> tuple[bytes, dict[str, Any]]:
+    """What `frame` put together. Bytes that only look like a frame are a body."""
+    if not stored.startswith(MARK):
+        return stored, {}
+    begin = len(MARK) + _LENGTH
+    end = begin + int.from_bytes(stored[len(MARK) : begin], "big")
+    try:
+        headers = from_json(stored[begin:end])
+    except (ValueError, RecursionError):
+        return stored, {}
+    if not isinstance(headers, dict) or end > len(stored):
+        return stored, {}
+    return stored[end:], headers

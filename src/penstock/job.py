@@ -1,0 +1,114 @@
+"""What a job is, between the queue library and its stores.
+
+`NewJob` goes in, `StoredJob` comes out. Times are unix times in milliseconds, by the clock of the store. `tries` is how
+often the job was delivered before without being ended: 0 at the first delivery.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class JobState(StrEnum):
+    """Where a job of a queue stands."""
+
+    READY = "ready"  # waits, and may be taken now
+    SCHEDULED = "scheduled"  # waits for its time
+    RESERVED = "reserved"  # a worker has it
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job on its way into a store."""
+
+    payload: Any
+    body: bytes
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""  # stores that choose their own ids don't look at it
+    tries: int = 0
+    delay_ms: int = 0
+    mature_ms: int | None = None  # a point in time; it goes before the delay
+    ttl_s: float | None = None
+    retry_s: float | None = None
+    replicate: int | None = None
+    unique: str | None = None
+    unique_for_ms: int = 0
+    prepared: Any = None  # what the store made of it, to be sent
+
+
+@dataclass(slots=True)
+class StoredJob:
+    """A job that came out of a store: with its payload if the store keeps those, else with its body."""
+
+    id: str
+    body: bytes | None = None
+    payload: Any = None
+    headers: dict[str, Any] = field(default_factory=dict)
+    tries: int = 0
+    mature_ms: int | None = None
+    created_ms: int | None = None
+    token: str | None = None  # only of a reserved job
+    state: JobState = JobState.READY
+    nacks: int | None = None
+    additional_deliveries: int | None = None
+    node: str | None = None
+    raw: Any = None  # the store's own form, to put a popped job back as it was
+
+
+class Lease(NamedTuple):
+    """A job by its id, and the right to end it. Without a token: a job that nobody has reserved."""
+
+    id: str
+    token: str | None
+
+
+class Move(NamedTuple):
+    """One job that leaves its queue for another, in the form that it has there."""
+
+    lease: Lease
+    job: NewJob
+
+
+class Sizes(NamedTuple):
+    """How many jobs a queue has. None where the store can't tell."""
+
+    total: int
+    ready: int
+    scheduled: int
+    reserved: int | None
+
+
+class IdMaker:
+    """Ids that look like random UUIDs and sort by the time of their making.
+
+    Stores order jobs of the same millisecond by their ids, so ids that sort keep jobs of one producer in order. The
+    first 60 bits are milliseconds and a counter, the rest is chance.
+    """
+
+    _BLOCK = 4096  # bytes of chance fetched at once: a system call a job would cost more than all else here
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._chance = ""
+        self._at = 0
+        self._pid = 0
+
+    def __call__(self) -> str:
+        stamp = max(self._last + 1, int(time.time() * 1000) << 12)
+        self._last = stamp
+        # A process that was forked must not go on with its parent's chance.
+        if self._at >= len(self._chance) or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._chance = os.urandom(self._BLOCK).hex()
+            self._at = 0
+        chance = self._chance[self._at : self._at + 16]
+        self._at += 16
+        front = f"{stamp:015x}"
+        variant = "89ab"[int(chance[0], 16) & 3]
+        return f"{front[:8]}-{front[8:12]}-4{front[12:]}-{variant}{chance[1:4]}-{chance[4:]}"
+
+
+new_id = IdMaker()

@@ -1,0 +1,11 @@
+"""Queues in the store you already run: one API over memory, SQLite, PostgreSQL, Redis and the broker.
+
+    connect(url) -> Store -> store.queue(name) -> Queue -> queue.reserve() -> Job
+
+Read in this order: `capabilities` (what a store may be able to do), `aio.driver` (what a store must do), `aio.queue`
+(what a queue makes of it), `aio.fetching` (how callers wait for jobs), then a store in `aio.stores`.
+
+Everything under `aio` awaits. `blocking` has the same without an event loop: `scripts/blocking` writes it from `aio`,
+but for the modules that deal with waiting itself, which have two versions by hand: `fetching`, `coalescing`,
+`counting`, `threads`, and the signals.
+"""

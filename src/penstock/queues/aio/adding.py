@@ -1,0 +1,75 @@
+"""Jobs into a queue."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.job import NewJob
+from penstock.queues.aio.coalescing import Coalescer
+from penstock.queues.aio.queue_base import QueueBase
+from penstock.queues.capabilities import Capability
+from penstock.queues.pushing import Push, new_job
+
+
+class Adding(QueueBase):
+    """`push` and its kin."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._pushes: Coalescer[NewJob, str] = Coalescer(self._push_now, self._driver.batch_max)
+
+    async def push(
+        self,
+        payload: Any,
+        *,
+        delay: float = 0,
+        mature: float | datetime | None = None,
+        tries: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        ttl: float | None = None,
+        retry: float | None = None,
+        replicate: int | None = None,
+        unique: str | None = None,
+        unique_for: float = 0,
+        connection: Any = None,
+    ) -> str:
+        """Store a job; gives its id.
+
+        With `unique`, the id of the job that already has the key, if there is one, or was within `unique_for` seconds.
+        With `connection`, within the transaction that is open there.
+        """
+        job = self._new(Push(payload, delay, mature, tries, headers, ttl, retry, replicate, unique, unique_for))
+        if connection is not None:
+            return (await self._push_within(connection, [job]))[0]
+        return await self._pushes.add(job)
+
+    async def push_many(self, payloads: Iterable[Any], *, connection: Any = None, **options: Any) -> list[str]:
+        """Store many jobs, 1,000 a round trip; gives their ids. A payload with options of its own is a `Push`."""
+        jobs = [self._new(item if isinstance(item, Push) else Push(item, **options)) for item in payloads]
+        if connection is not None:
+            return await self._push_within(connection, jobs)
+        ids: list[str] = []
+        for begin in range(0, len(jobs), self._driver.batch_max):
+            ids += await self._push_now(jobs[begin : begin + self._driver.batch_max])
+        return ids
+
+    def _new(self, push: Push) -> NewJob:
+        job = new_job(push, self.codec, self._driver.capabilities, self.store.url)
+        self._driver.prepare(job)
+        return job
+
+    async def _push_now(self, jobs: Sequence[NewJob]) -> list[str]:
+        await self._register()
+        ids = await self._driver.push(self.name, jobs, self._channel_of_store)
+        added = [job for job, job_id in zip(jobs, ids, strict=True) if job.unique is None or job.id == job_id]
+        self.store.counting.count(self.name, "put", len(added))
+        if added and self._channel_of_store is None:
+            await self._tell(min(job.delay_ms for job in added), [job.mature_ms for job in added])
+        return ids
+
+    async def _push_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[str]:
+        self._require(Capability.TRANSACTION)
+        await self._register()
+        ids = await self._driver.push_within(connection, self.name, jobs)
+        self.store.counting.count(self.name, "put", len(ids))
+        return ids

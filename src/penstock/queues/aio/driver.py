@@ -1,0 +1,179 @@
+"""What a store must do for the queue library.
+
+A driver moves jobs in and out of one store, many at a time, one round trip a call. It knows nothing of codecs, waiting,
+dead-letter limits or coalescing: `queue` does that for all of them. Rules that hold for every driver:
+
+1. The store's clock rules. Times are unix milliseconds of the server, plus `shift_ms`, which tests move.
+2. A lease's token is a text that the store can check: no lease has the token of an earlier one of the same job.
+   What a stale token asks for changes nothing, and is answered with False or None.
+3. A job that is over its lease is ready again, for everybody, and its `tries` has grown by one when it is handed out.
+4. Calls take lists and answer lists, an entry for each, in order.
+5. Cancelling a call, or losing the connection under it, never loses a job that the server kept: it stays, or it comes
+   back when its lease is over. The errors are `ConnectionLost` where nothing can have been done (or where to do it
+   again is harmless), `OutcomeUnknown` where it may have been, `StoreError` where the server refuses.
+6. What Keuss also writes has Keuss' names and forms; what is only ours lives in places that a Node peer never reads.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
+from penstock.queues.aio.signals.base import Signal
+from penstock.queues.aio.stats.base import Stats
+from penstock.queues.capabilities import Capability
+from penstock.queues.options import POLL_S, Address, Options
+
+
+class Page(NamedTuple):
+    """Some jobs, and where the next ones begin: None if there are no more."""
+
+    jobs: list[StoredJob]
+    cursor: str | None
+
+
+class Driver:
+    """The base of all drivers. What a driver's capabilities leave out, it need not write."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    # Keuss' layouts keep payloads; others keep bodies, and the queue's codec reads them.
+    keeps_payloads: ClassVar[bool] = False
+    # `pop` and `reserve` wait on the server for `wait_ms`; others answer at once, and the queue waits for a signal.
+    can_wait: ClassVar[bool] = False
+    # The store itself holds back the jobs of a paused queue.
+    pauses_itself: ClassVar[bool] = False
+    poll_s: ClassVar[float] = POLL_S
+    batch_max: ClassVar[int] = 1000  # jobs in one call: the queue cuts larger ones
+
+    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+        self.address = address
+        self.options = options
+        self.extra = extra  # options that only this driver knows, as arguments; those of the URL are in address.rest
+        self.shift_ms = 0
+
+    @property
+    def place(self) -> str:
+        """Says whether two stores of one process are the same place: their local signals reach each other then."""
+        return self.address.url
+
+    async def open(self) -> None:
+        """Connect. Raises ConnectionLost or StoreError, with what to do, if the server isn't there or refuses."""
+
+    async def close(self) -> None:
+        """Let go of everything. Never raises for a server that is gone."""
+
+    def own_signal(self) -> Signal | None:
+        """How this store's server itself tells consumers; None if it can't: then signals stay in this process."""
+        return None
+
+    def own_stats(self) -> Stats | None:
+        """Counters and pauses kept by this store itself; None if it can't: then they stay in this process."""
+        return None
+
+    async def now_ms(self) -> int:
+        """The store's time."""
+        raise NotImplementedError
+
+    def prepare(self, job: NewJob) -> None:
+        """Check a job and put what will be sent into `job.prepared`: BadPayload is raised here, before all else."""
+
+    async def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
+        """Store jobs; give their ids, or, for a unique key that is taken, the id of the job that has it.
+
+        Several keys in one call may be equal: the first wins. With a channel, the store's own signal is sent along,
+        with the lowest time of maturity in milliseconds.
+        """
+        raise NotImplementedError
+
+    async def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
+        """Store jobs in the transaction that is open on the caller's connection. The signal goes out at its commit."""
+        raise NotImplementedError
+
+    async def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
+        """Take up to `count` ready jobs out of the store, oldest maturity first."""
+        raise NotImplementedError
+
+    async def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
+        """Undo a pop: jobs that nobody was given return with their id, time and tries."""
+        raise NotImplementedError
+
+    async def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
+        """Lease up to `count` ready jobs, oldest maturity first, each with a token."""
+        raise NotImplementedError
+
+    async def release(self, queue: str, leases: Sequence[Lease]) -> None:
+        """Undo a reserve: jobs that nobody was given are ready again, and no try is counted."""
+        raise NotImplementedError
+
+    async def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
+        """End jobs."""
+        raise NotImplementedError
+
+    async def nack(
+        self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None
+    ) -> list[bool]:
+        """Give jobs back; each is ready after its delay, with one try more."""
+        raise NotImplementedError
+
+    async def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
+        """Make leases end so long from now; gives the new tokens."""
+        raise NotImplementedError
+
+    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+        """Take jobs out of a queue and put what they become into another, each in one step where the store can.
+
+        A lease without a token is for a job that waits: one that is reserved isn't moved. Where it takes two steps, the
+        new job is stored before the old one goes.
+        """
+        raise NotImplementedError
+
+    async def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:
+        """Remove jobs that wait. Reserved ones stay."""
+        raise NotImplementedError
+
+    async def purge(self, queue: str) -> int:
+        """Remove all jobs that nobody has reserved; gives how many."""
+        raise NotImplementedError
+
+    async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
+        """Look at jobs, oldest maturity first, of all states if none is given. Jobs may come and go between pages."""
+        raise NotImplementedError
+
+    async def sizes(self, queue: str) -> Sizes:
+        """How many jobs there are."""
+        raise NotImplementedError
+
+    async def next_mature_ms(self, queue: str) -> int | None:
+        """When the next job is ready, be it scheduled or reserved; None for an empty queue."""
+        raise NotImplementedError
+
+    async def queues(self) -> list[str]:
+        """Names of the queues that have jobs."""
+        raise NotImplementedError
+
+    async def set_paused(self, queue: str, paused: bool) -> None:
+        """Only for stores that pause by themselves."""
+        raise NotImplementedError
+
+    async def paused(self, queue: str) -> bool:
+        """Only for stores that pause by themselves."""
+        raise NotImplementedError
+
+    async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
+        """Reserve up to `count` jobs under a key, or give those that the key has, with their leases made anew.
+
+        Of an old key: jobs that were ended or taken by others are left out, and no others come in their place. The key
+        lives until it is acked or nacked, also past the end of its leases; it may hold no job at all.
+        """
+        raise NotImplementedError
+
+    async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
+        """Make the leases under a key end so long from now; gives how many it still has."""
+        raise NotImplementedError
+
+    async def ack_claim(self, queue: str, key: str) -> int:
+        """End the jobs under a key, and the key; gives how many were ended."""
+        raise NotImplementedError
+
+    async def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
+        """Give the jobs under a key back, and end the key; gives how many were given back."""
+        raise NotImplementedError

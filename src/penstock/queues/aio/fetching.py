@@ -1,0 +1,248 @@
+"""How callers wait for jobs.
+
+All who wait for jobs of one queue are served by one pump. In each round it asks the store for as many jobs as are
+wanted, in one call, and hands them out, first come first served. Then it sleeps until a signal comes, another caller
+comes, somebody's time is over, the next job is due, or the poll interval has passed: a lost signal costs no more.
+It runs only while somebody waits. A store that can wait by itself is asked once in this way; then each caller that got
+nothing waits on the server.
+
+A caller that is cancelled never takes a job with it: what the store gave for it goes to the next, or back.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
+from penstock.job import StoredJob
+from penstock.queues.aio.listening import Ear
+
+WAIT_SLICE_S = 5.0  # of a store that waits by itself: so long it may take until a cancelled wait is noticed there
+TROUBLE_S = 0.5  # between two tries to reach a store that is gone
+
+
+class Source(Protocol):
+    """What a fetcher needs of its queue."""
+
+    batch_max: int
+    can_wait: bool
+    poll_s: float
+
+    async def fetch(self, count: int, wait_ms: int) -> list[StoredJob]: ...
+    async def give_back(self, jobs: list[StoredJob]) -> None: ...
+    async def seconds_to_next(self) -> float | None: ...
+    async def is_paused(self) -> bool: ...
+
+
+class _Request:
+    """One caller that waits."""
+
+    __slots__ = ("count", "deadline", "future", "label")
+
+    def __init__(self, count: int, deadline: float | None, label: object) -> None:
+        self.count = count
+        self.deadline = deadline  # by the loop's clock; None waits for ever
+        self.label = label
+        self.future: asyncio.Future[list[StoredJob]] = asyncio.get_running_loop().create_future()
+
+
+class Fetcher:
+    """Waits for jobs of one queue, in one way: pop, or reserve for so long."""
+
+    def __init__(self, source: Source, ear: Ear) -> None:
+        self._source = source
+        self._ear = ear
+        self._requests: deque[_Request] = deque()
+        self._pump: asyncio.Task[None] | None = None
+        self._bell = asyncio.Event()
+        self._served: dict[_Request, asyncio.Task[Any]] = {}  # who waits on the server, and in which call
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._trouble: PenstockError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait."""
+        return sum(not request.future.done() for request in (*self._requests, *self._served))
+
+    def ring(self) -> None:
+        """Something may have come: look again."""
+        self._bell.set()
+
+    async def get(self, count: int, timeout: float | None, label: object = None) -> list[StoredJob]:
+        """One to `count` jobs, or none when the time is over."""
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        request = _Request(count, deadline, label)
+        self._requests.append(request)
+        self._bell.set()
+        if self._pump is None:
+            self._pump = asyncio.get_running_loop().create_task(self._run())
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            # Jobs may have been handed out in the very turn in which the caller was cancelled.
+            if not request.future.cancelled() and request.future.done() and request.future.exception() is None:
+                self._give_back(request.future.result())
+            raise
+
+    def cancel(self, label: object = None, why: str = "the wait was cancelled") -> int:
+        """End waits: those with a label, or all. Gives how many."""
+        chosen = [
+            request
+            for request in (*self._requests, *self._served)
+            if not request.future.done() and (label is None or request.label == label)
+        ]
+        for request in chosen:
+            request.future.set_exception(WaitCancelled(why))
+        self._bell.set()
+        return len(chosen)
+
+    async def close(self) -> None:
+        """End all waits, and wait for what is under way."""
+        self.cancel(why="the store was closed")
+        if self._pump is not None:
+            await asyncio.wait([self._pump])
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self) -> None:
+        try:
+            while self._prune():
+                self._bell.clear()
+                try:
+                    more = await self._round()
+                except Exception as problem:
+                    self._fail(problem)
+                    continue
+                if not more and self._prune():
+                    if self._source.can_wait:
+                        self._wait_there()
+                    else:
+                        await self._nap()
+        finally:
+            self._pump = None
+
+    def _prune(self) -> bool:
+        """Drop callers that are done; whether some still wait."""
+        self._requests = deque(request for request in self._requests if not request.future.done())
+        return bool(self._requests)
+
+    def _fail(self, problem: Exception) -> None:
+        for request in self._requests:
+            if not request.future.done():
+                request.future.set_exception(problem)
+
+    async def _round(self) -> bool:
+        """Ask once for all who wait. True if there may be more at once."""
+        wanted = min(sum(request.count for request in self._requests), self._source.batch_max)
+        jobs: list[StoredJob] = []
+        try:
+            await self._ear.open()
+            if not await self._source.is_paused():
+                jobs = await self._source.fetch(wanted, 0)
+            self._trouble = None
+        except ConnectionLost as problem:
+            # The store may come back: who has time goes on waiting.
+            self._trouble = problem
+        self._hand_out(jobs)
+        self._expire()
+        return bool(jobs) and len(jobs) >= wanted
+
+    def _hand_out(self, jobs: list[StoredJob]) -> None:
+        at = 0
+        for request in self._requests:
+            if at >= len(jobs):
+                return
+            if not request.future.done():
+                request.future.set_result(jobs[at : at + request.count])
+                at += request.count
+        if at < len(jobs):
+            self._give_back(jobs[at:])
+
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for request in self._requests:
+            if request.deadline is not None and request.deadline <= now and not request.future.done():
+                if self._trouble is not None:
+                    request.future.set_exception(self._trouble)
+                else:
+                    request.future.set_result([])
+
+    async def _nap(self) -> None:
+        """Sleep until there is a reason to look again."""
+        delay = self._source.poll_s
+        if self._trouble is not None:
+            delay = min(delay, TROUBLE_S)
+        elif not self._bell.is_set():
+            with suppress(ConnectionLost):
+                due = await self._source.seconds_to_next()
+                delay = delay if due is None else min(delay, due)
+        delay = min([delay, *self._times_left()])
+        if delay > 0 and not self._bell.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._bell.wait()
+
+    def _times_left(self) -> list[float]:
+        now = asyncio.get_running_loop().time()
+        return [max(0.0, r.deadline - now) for r in self._requests if r.deadline is not None and not r.future.done()]
+
+    def _wait_there(self) -> None:
+        """Everybody who still waits does so on the server, each in a call of its own."""
+        for request in self._requests:
+            task = self._start(self._serve(request))
+            self._served[request] = task
+            request.future.add_done_callback(partial(self._stop_serving, request))
+        self._requests.clear()
+
+    def _stop_serving(self, request: _Request, _: object) -> None:
+        task = self._served.pop(request, None)
+        if task is not None and not task.done():
+            task.cancel()
+
+    async def _serve(self, request: _Request) -> None:
+        loop = asyncio.get_running_loop()
+        trouble: PenstockError | None = None
+        while not request.future.done():
+            left = WAIT_SLICE_S if request.deadline is None else request.deadline - loop.time()
+            if left <= 0 and trouble is not None:
+                request.future.set_exception(trouble)
+            elif left <= 0:
+                request.future.set_result([])
+            else:
+                trouble = await self._fetch_there(request, min(left, WAIT_SLICE_S))
+                if trouble is not None:
+                    await asyncio.sleep(min(left, TROUBLE_S))
+
+    async def _fetch_there(self, request: _Request, wait_s: float) -> PenstockError | None:
+        try:
+            jobs = await self._source.fetch(request.count, math.ceil(wait_s * 1000))
+        except ConnectionLost as problem:
+            return problem
+        except Exception as problem:
+            if not request.future.done():
+                request.future.set_exception(problem)
+            return None
+        if jobs and request.future.done():
+            self._give_back(jobs)
+        elif jobs:
+            request.future.set_result(jobs)
+        return None
+
+    def _give_back(self, jobs: list[StoredJob]) -> None:
+        if jobs:
+            self._start(self._source.give_back(jobs))
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # what could not be given back comes back with its lease's end: nobody to tell

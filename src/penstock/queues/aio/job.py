@@ -1,0 +1,128 @@
+"""A job in a worker's hands."""
+
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.codec import decode, encode
+from penstock.errors import LeaseLost
+from penstock.job import JobState, Lease, StoredJob
+
+if TYPE_CHECKING:
+    from penstock.queues.aio.ending import Ending
+
+
+class Job:
+    """One delivery of a job.
+
+    A reserved job is ended by one of `ack`, `nack` and `fail`; each raises LeaseLost, and changes nothing, if the lease
+    is over. As a context manager it is acked when the block ends, and given back when the block raises:
+
+        async with await queue.reserve() as job:
+            send(job.payload)
+    """
+
+    __slots__ = ("_payload", "lease", "queue", "stored")
+
+    def __init__(self, queue: "Ending", stored: StoredJob, lease: float | None = None) -> None:
+        self.queue = queue
+        self.stored = stored
+        self.lease = lease  # seconds, as asked for; None for a job that was popped or looked at
+        self._payload: Any = _UNREAD
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self.queue.name!r}, tries {self.tries}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id, the one that `push` gave."""
+        return self.stored.id
+
+    @property
+    def payload(self) -> Any:
+        """The Python value, by the queue's codec."""
+        if self._payload is _UNREAD:
+            self._payload = self._read()
+        return self._payload
+
+    def _read(self) -> Any:
+        codec = self.queue.codec
+        if self.stored.body is not None:
+            return decode(self.stored.body, codec)
+        payload = self.stored.payload
+        if codec == "json" or (codec == "text" and isinstance(payload, str)):
+            return payload
+        return decode(self.body, codec)
+
+    @property
+    def body(self) -> bytes:
+        """The bytes: as they are stored, or the payload as JSON where the store keeps payloads."""
+        return self.stored.body if self.stored.body is not None else encode(self.stored.payload)
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """What was pushed beside the payload."""
+        return self.stored.headers
+
+    @property
+    def tries(self) -> int:
+        """How often the job was delivered before."""
+        return self.stored.tries
+
+    @property
+    def state(self) -> JobState:
+        """Where the job stood when it was read."""
+        return self.stored.state
+
+    @property
+    def created(self) -> float | None:
+        """When it was pushed, as unix time, where the store knows."""
+        return None if self.stored.created_ms is None else self.stored.created_ms / 1000
+
+    @property
+    def mature(self) -> float | None:
+        """When it was or will be ready, as unix time, where the store knows."""
+        return None if self.stored.mature_ms is None else self.stored.mature_ms / 1000
+
+    @property
+    def token(self) -> str | None:
+        """Proof of the lease."""
+        return self.stored.token
+
+    @property
+    def as_lease(self) -> Lease:
+        """Id and token."""
+        return Lease(self.stored.id, self.stored.token)
+
+    async def ack(self) -> None:
+        """The job is done: it goes."""
+        await self.queue.ack(self)
+
+    async def nack(self, delay: float | None = None, error: str = "") -> None:
+        """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
+        letters if this was its last try."""
+        await self.queue.nack(self, delay, error)
+
+    async def extend(self, lease: float | None = None) -> None:
+        """Keep the job for so many seconds from now; by default for as long as it was reserved."""
+        await self.queue.extend(self, lease)
+
+    async def fail(self, error: str = "") -> None:
+        """The job can't be done at all: it goes to the dead letters, with the error."""
+        await self.queue.fail(self, error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if problem is None:
+            await self.ack()
+            return
+        # A lease that was lost must not hide what went wrong in the block.
+        with suppress(LeaseLost):
+            await self.nack(error=f"{type(problem).__name__}: {problem}")
+
+
+_UNREAD = object()

@@ -1,0 +1,1 @@
+"""How waiting consumers hear of new jobs: one module a way."""

@@ -1,0 +1,42 @@
+"""Statistics within this process: stores of the same place and namespace share them."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.queues.aio.stats.base import COUNTERS, Stats
+from penstock.queues.shelf import Shelf, shelf
+
+
+class MemoryStats(Stats):
+    """Counters in a dict."""
+
+    def __init__(self, place: str, namespace: str) -> None:
+        self._shelf: Shelf = shelf(place, namespace)
+
+    async def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        for queue, counters in counts.items():
+            self._shelf.counters.setdefault(queue, Counter()).update(counters)
+
+    async def counters(self, queue: str) -> dict[str, int]:
+        return {**dict.fromkeys(COUNTERS, 0), **self._shelf.counters.get(queue, {})}
+
+    async def register(self, queue: str, options: Mapping[str, Any]) -> None:
+        if options or queue not in self._shelf.options:
+            self._shelf.options[queue] = dict(options)
+
+    async def options(self, queue: str) -> dict[str, Any]:
+        return dict(self._shelf.options.get(queue, {}))
+
+    async def queues(self) -> list[str]:
+        return sorted(self._shelf.options)
+
+    async def paused(self, queue: str) -> bool:
+        return queue in self._shelf.paused
+
+    async def set_paused(self, queue: str, paused: bool) -> None:
+        (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
+
+    async def clear(self, queue: str) -> None:
+        self._shelf.counters.pop(queue, None)
+        self._shelf.options[queue] = {}

@@ -1,0 +1,186 @@
+"""A store: where queues live, found by its URL."""
+
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+from penstock.errors import CallerError
+from penstock.queues import registry
+from penstock.queues.aio.counting import Counting
+from penstock.queues.aio.driver import Driver
+from penstock.queues.aio.once import Once
+from penstock.queues.aio.queue import Queue
+from penstock.queues.aio.signals.base import Signal
+from penstock.queues.aio.signals.local import LocalSignal
+from penstock.queues.aio.stats.base import Stats
+from penstock.queues.aio.stats.memory import MemoryStats
+from penstock.queues.backoff import Backoff
+from penstock.queues.capabilities import Capability
+from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.options import Options, parse
+
+FORM = __name__.split(".")[2]  # aio or blocking
+
+
+class Store:
+    """A place of queues. Open it with `async with`, or with `open` and `close`."""
+
+    def __init__(self, driver: Driver, options: Options) -> None:
+        self.driver = driver
+        self.options = options
+        self.url = driver.address.url
+        self.namespace = options.name
+        self.signal, self.signals_itself = self._signal()
+        self.stats, self.stats_are_own = self._stats()
+        self.counting = Counting(self.stats)
+        self._queues: WeakSet[Queue] = WeakSet()
+        self._is_closed = False
+        self.open = Once(self._open)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url}>"
+
+    def _signal(self) -> tuple[Signal, bool]:
+        """The bus, and whether the driver sends on it by itself."""
+        url = self.options.signal
+        if url is None:
+            own = self.driver.own_signal()
+            return (LocalSignal(self.driver.place), False) if own is None else (own, True)
+        address, _, extra = parse(url, {})
+        if address.scheme == "local":
+            return LocalSignal(self.driver.place), False
+        return registry.find("signals", address.scheme, FORM)(address, extra), False
+
+    def _stats(self) -> tuple[Stats, bool]:
+        url = self.options.stats
+        if url is None:
+            own = self.driver.own_stats()
+            return (MemoryStats(self.driver.place, self.namespace), False) if own is None else (own, True)
+        address, _, extra = parse(url, {})
+        if address.scheme == "memory":
+            return MemoryStats(self.driver.place, self.namespace), False
+        return registry.find("stats", address.scheme, FORM)(address, extra, self.namespace), False
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this store can do."""
+        return self.driver.capabilities
+
+    async def _open(self) -> None:
+        if self._is_closed:
+            raise CallerError(f"the store {self.url} was closed; connect anew")
+        await self.driver.open()
+        try:
+            await self.signal.open()
+            await self.stats.open()
+        except BaseException:
+            await self.driver.close()
+            raise
+
+    def check_open(self) -> None:
+        """Raise if the store isn't open."""
+        if self._is_closed or not self.open.is_done:
+            raise CallerError(f"the store {self.url} is not open: use it in a `with` block, or call open() first")
+
+    async def close(self) -> None:
+        """End all waits, write the counters, and let go of the connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for queue in list(self._queues):
+            await queue.close()
+        if not self.open.is_done:
+            return
+        await self.counting.close()
+        await self.signal.close()
+        await self.stats.close()
+        await self.driver.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def queue(
+        self,
+        name: str,
+        *,
+        dead_letter: DeadLetter | None = None,
+        lease: float | None = None,
+        codec: str | None = None,
+        backoff: Backoff | None = None,
+        poll: float | None = None,
+    ) -> Queue:
+        """A queue by its name. It needs no creation; options that are left out are the store's."""
+        given = {"lease": lease, "codec": codec, "poll": poll}
+        named: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+        if dead_letter is not None:
+            named["dead_letter"] = {"max_tries": dead_letter.max_tries, "queue": dead_letter.queue}
+        poll_s = poll if poll is not None else self.options.poll
+        queue = Queue(
+            self,
+            name,
+            dead_letter=dead_letter if dead_letter is not None else self.options.dead_letter,
+            lease=lease if lease is not None else self.options.lease,
+            codec=codec if codec is not None else self.options.codec,
+            backoff=backoff,
+            poll=poll_s if poll_s is not None else self.driver.poll_s,
+            options=named,
+        )
+        self._queues.add(queue)
+        return queue
+
+    def dead_letters(self) -> Queue:
+        """The queue of dead letters."""
+        return self.queue((self.options.dead_letter or DeadLetter()).queue)
+
+    async def queues(self) -> list[str]:
+        """The names of all queues that have jobs, or that somebody made known in this namespace."""
+        self.check_open()
+        return sorted({*await self.driver.queues(), *await self.stats.queues()})
+
+    async def topology(self) -> dict[str, dict[str, Any]]:
+        """All queues: the options that they were made known with, counters, and whether they are paused."""
+        self.check_open()
+        await self.counting.flush()
+        return {
+            name: {
+                "options": await self.stats.options(name),
+                "counters": await self.stats.counters(name),
+                "paused": await self._paused(name),
+            }
+            for name in await self.queues()
+        }
+
+    async def _paused(self, name: str) -> bool:
+        return await (self.driver if self.driver.pauses_itself else self.stats).paused(name)
+
+    async def recreate(self) -> dict[str, Queue]:
+        """All known queues, made with the options that they were made known with."""
+        self.check_open()
+        made = {}
+        for name in await self.queues():
+            options = await self.stats.options(name)
+            known = {option: options[option] for option in ("lease", "codec", "poll") if option in options}
+            dead = options.get("dead_letter")
+            made[name] = self.queue(name, dead_letter=DeadLetter(**dead) if isinstance(dead, dict) else None, **known)
+        return made
+
+    def shift_clock(self, seconds: float) -> None:
+        """For tests: let this store's time be later by so much. Only what this object asks for goes by it."""
+        self.driver.shift_ms += round(seconds * 1000)
+
+
+def connect(url: str, **options: Any) -> Store:
+    """A store by its URL, to be opened with `with`.
+
+    Options, in the URL's query or as arguments: `name` (namespace), `lease` and `poll` in seconds, `signal` and `stats`
+    (URLs), `dead_letter`, `codec`; the rest belongs to the kind of store.
+    """
+    address, common, extra = parse(url, options)
+    driver: Driver = registry.find("stores", address.scheme, FORM)(address, common, extra)
+    return Store(driver, common)

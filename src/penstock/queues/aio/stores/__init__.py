@@ -1,0 +1,1 @@
+"""The stores, one module each; each opens with a table of all that it touches."""

@@ -1,0 +1,150 @@
+"""Jobs out of a queue.
+
+Callers that wait are served by a pump for each way of taking (`fetching`). The limit on tries is looked at here, too: a
+job whose worker died during its last try goes to the dead letters instead of to a worker.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from penstock.errors import CallerError
+from penstock.job import Lease, StoredJob
+from penstock.queues.aio.ending import Ending
+from penstock.queues.aio.fetching import Fetcher
+from penstock.queues.aio.job import Job
+from penstock.queues.capabilities import Capability
+from penstock.queues.options import checked_lease
+from penstock.queues.pushing import milliseconds
+
+
+class Taking(Ending):
+    """`pop`, `reserve` and their kin."""
+
+    _is_drained = False
+
+    async def pop(self, timeout: float | None = None, *, waiter: object = None) -> Job | None:
+        """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
+        jobs = await self.pop_many(1, timeout, waiter=waiter)
+        return jobs[0] if jobs else None
+
+    async def pop_many(self, count: int, timeout: float | None = 0, *, waiter: object = None) -> list[Job]:
+        """Take one to `count` jobs; none when the time is over."""
+        return [Job(self, stored) for stored in await self._fetch(None, count, timeout, waiter)]
+
+    async def reserve(
+        self,
+        timeout: float | None = None,
+        *,
+        lease: float | None = None,
+        waiter: object = None,
+    ) -> Job | None:
+        """Lease a job: it comes back when the lease ends before `ack`. None when the time is over."""
+        jobs = await self.reserve_many(1, timeout, lease=lease, waiter=waiter)
+        return jobs[0] if jobs else None
+
+    async def reserve_many(
+        self,
+        count: int,
+        timeout: float | None = 0,
+        *,
+        lease: float | None = None,
+        waiter: object = None,
+    ) -> list[Job]:
+        """Lease one to `count` jobs; none when the time is over."""
+        self._require(Capability.RESERVE)
+        seconds = self.lease if lease is None else checked_lease(lease)
+        stored = await self._fetch(milliseconds("lease", seconds), count, timeout, waiter)
+        return [Job(self, one, seconds) for one in stored]
+
+    @asynccontextmanager
+    async def reserving(
+        self,
+        timeout: float | None = None,
+        *,
+        lease: float | None = None,
+    ) -> AsyncIterator[Job | None]:
+        """Reserve a job for a block: acked when it ends, given back when it raises. None when the time is over."""
+        job = await self.reserve(timeout, lease=lease)
+        if job is None:
+            yield None
+            return
+        async with job:
+            yield job
+
+    async def _fetch(
+        self,
+        lease_ms: int | None,
+        count: int,
+        timeout: float | None,
+        waiter: object,
+    ) -> list[StoredJob]:
+        if count < 1:
+            raise CallerError(f"count={count}: ask for at least one job")
+        if timeout is not None and not timeout >= 0:
+            raise CallerError(f"timeout={timeout!r}: give seconds, 0 for not waiting, or None for ever")
+        if self._is_drained:
+            raise CallerError(f"the queue {self.name!r} was drained; make it anew with store.queue()")
+        await self._register()
+        fetcher = self._fetchers.get(lease_ms)
+        if fetcher is None:
+            fetcher = self._fetchers[lease_ms] = Fetcher(_Way(self, lease_ms), self._ear)
+        return await fetcher.get(count, timeout, waiter)
+
+    async def _take(self, lease_ms: int | None, count: int, wait_ms: int) -> list[StoredJob]:
+        if lease_ms is None:
+            jobs = await self._driver.pop(self.name, count, wait_ms)
+            self.store.counting.count(self.name, "get", len(jobs))
+            return jobs
+        jobs = await self._driver.reserve(self.name, count, lease_ms, wait_ms)
+        self.store.counting.count(self.name, "reserve", len(jobs))
+        limit = self._limit
+        if limit is not None and any(limit.is_over(job.tries) for job in jobs):
+            over = [job for job in jobs if limit.is_over(job.tries)]
+            await self._bury(over, ["the worker died, or lost its lease, on the last try"] * len(over), limit)
+            jobs = [job for job in jobs if not limit.is_over(job.tries)]
+        return jobs
+
+    async def _untake(self, lease_ms: int | None, jobs: list[StoredJob]) -> None:
+        """Give back what nobody was given."""
+        if lease_ms is None:
+            await self._driver.put_back(self.name, jobs)
+            self.store.counting.count(self.name, "get", -len(jobs))
+        else:
+            await self._driver.release(self.name, [Lease(job.id, job.token) for job in jobs])
+            self.store.counting.count(self.name, "reserve", -len(jobs))
+        await self._tell(0)
+
+    @property
+    def waiters(self) -> int:
+        """How many callers wait for jobs of this object."""
+        return sum(fetcher.waiting for fetcher in self._fetchers.values())
+
+    def cancel(self, waiter: object = None) -> int:
+        """End waits with WaitCancelled: those that were given this `waiter`, or all. Gives how many."""
+        return sum(fetcher.cancel(waiter) for fetcher in self._fetchers.values())
+
+
+class _Way:
+    """One way of taking jobs out of a queue, as a fetcher needs it."""
+
+    def __init__(self, queue: Taking, lease_ms: int | None) -> None:
+        self._queue = queue
+        self._lease_ms = lease_ms
+        driver = queue.store.driver
+        self.batch_max = driver.batch_max
+        self.can_wait = driver.can_wait
+        self.poll_s = queue.poll_s
+
+    async def fetch(self, count: int, wait_ms: int) -> list[StoredJob]:
+        return await self._queue._take(self._lease_ms, count, wait_ms)
+
+    async def give_back(self, jobs: list[StoredJob]) -> None:
+        await self._queue._untake(self._lease_ms, jobs)
+
+    async def seconds_to_next(self) -> float | None:
+        driver = self._queue.store.driver
+        next_ms = await driver.next_mature_ms(self._queue.name)
+        return None if next_ms is None else max(0.0, (next_ms - await driver.now_ms()) / 1000)
+
+    async def is_paused(self) -> bool:
+        return await self._queue._is_paused()

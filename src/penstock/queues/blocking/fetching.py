@@ -1,0 +1,134 @@
+"""How a caller waits for jobs, without an event loop: ask, then wait on the queue's signal, then ask again.
+
+Several threads may wait at the same queue, each with a subscription of its own.
+"""
+
+import math
+import threading
+import time
+from typing import Protocol
+
+from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
+from penstock.job import StoredJob
+from penstock.queues.blocking.listening import Ear
+from penstock.queues.blocking.signals.base import Subscription
+
+WAIT_SLICE_S = 1.0  # so long it may take until a wait that another thread cancelled is noticed at a store that waits
+TROUBLE_S = 0.5  # between two tries to reach a store that is gone
+
+
+class Source(Protocol):
+    """What a fetcher needs of its queue."""
+
+    batch_max: int
+    can_wait: bool
+    poll_s: float
+
+    def fetch(self, count: int, wait_ms: int) -> list[StoredJob]: ...
+    def give_back(self, jobs: list[StoredJob]) -> None: ...
+    def seconds_to_next(self) -> float | None: ...
+    def is_paused(self) -> bool: ...
+
+
+class _Request:
+    """One caller that waits."""
+
+    __slots__ = ("deadline", "label", "subscription", "why")
+
+    def __init__(self, deadline: float | None, label: object) -> None:
+        self.deadline = deadline
+        self.label = label
+        self.subscription: Subscription | None = None
+        self.why = ""  # not empty: the wait was cancelled
+
+    def left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+
+class Fetcher:
+    """Waits for jobs of one queue, in one way: pop, or reserve for so long."""
+
+    def __init__(self, source: Source, ear: Ear) -> None:
+        self._source = source
+        self._ear = ear
+        self._requests: list[_Request] = []
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait."""
+        return len(self._requests)
+
+    def ring(self) -> None:
+        """Nothing to do: each caller hears the signal itself."""
+
+    def get(self, count: int, timeout: float | None, label: object = None) -> list[StoredJob]:
+        """One to `count` jobs, or none when the time is over."""
+        request = _Request(None if timeout is None else time.monotonic() + timeout, label)
+        with self._lock:
+            self._requests.append(request)
+        try:
+            return self._wait(request, min(count, self._source.batch_max))
+        finally:
+            with self._lock:
+                self._requests.remove(request)
+            if request.subscription is not None:
+                request.subscription.close()
+
+    def _wait(self, request: _Request, count: int) -> list[StoredJob]:
+        trouble: PenstockError | None = None
+        while True:
+            if request.why:
+                raise WaitCancelled(request.why)
+            left = request.left()
+            wait_s = WAIT_SLICE_S if left is None else max(0.0, min(left, WAIT_SLICE_S))
+            wait_ms = math.ceil(wait_s * 1000) if self._source.can_wait else 0
+            try:
+                if not self._source.is_paused():
+                    jobs = self._source.fetch(count, wait_ms)
+                    if jobs:
+                        return jobs
+                trouble = None
+            except ConnectionLost as problem:
+                trouble = problem
+            left = request.left()
+            if left is not None and left <= 0:
+                if trouble is not None:
+                    raise trouble
+                return []
+            self._nap(request, trouble)
+
+    def _nap(self, request: _Request, trouble: PenstockError | None) -> None:
+        left = request.left()
+        delay = self._source.poll_s if left is None else min(left, self._source.poll_s)
+        if trouble is not None:
+            time.sleep(max(0.0, min(delay, TROUBLE_S)))
+            return
+        if self._source.can_wait:
+            return
+        if request.subscription is None:
+            # What came before this moment must be looked for once more.
+            request.subscription = self._ear.listen()
+            return
+        try:
+            due = self._source.seconds_to_next()
+        except ConnectionLost:
+            due = TROUBLE_S
+        text = request.subscription.wait(delay if due is None else min(delay, due))
+
+        if text is not None:
+            self._ear.heard(text)
+
+    def cancel(self, label: object = None, why: str = "the wait was cancelled") -> int:
+        """End waits of other threads: those with a label, or all. Gives how many."""
+        with self._lock:
+            chosen = [request for request in self._requests if label is None or request.label == label]
+            for request in chosen:
+                request.why = why
+                if request.subscription is not None:
+                    request.subscription.wake()
+        return len(chosen)
+
+    def close(self) -> None:
+        """End all waits."""
+        self.cancel(why="the store was closed")

@@ -1,0 +1,78 @@
+"""Where jobs go that can't be done, and what is written on them.
+
+The three headers are Keuss', so that its users find what they know; the error's text is ours.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.errors import CallerError
+from penstock.job import Lease, Move, NewJob, StoredJob
+
+DEAD_LETTER_QUEUE = "__deadletter__"
+
+FROM_QUEUE = "x-dl-from-queue"
+TIME = "x-dl-t"
+TRIES = "x-dl-tries"
+ERROR = "x-dl-error"
+HEADERS = (FROM_QUEUE, TIME, TRIES, ERROR)
+
+ERROR_CHARACTERS_MAX = 2000  # an error's end of use to people; headers travel with every read
+# Keuss moves at the first nack whose `tries` exceeds max_ko: that is the delivery number max_ko + 2.
+_KO_TO_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """After how many deliveries a job is given up, and the queue that it goes to then.
+
+    `max_tries=3` delivers three times at most; deliveries to workers that died count. 0 is for ever: only `fail` moves
+    a job then. `max_ko` is Keuss' way of saying it, where M means M + 2 deliveries.
+    """
+
+    max_tries: int = 0
+    queue: str = DEAD_LETTER_QUEUE
+    max_ko: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_ko is not None:
+            if self.max_tries:
+                raise CallerError("give max_tries or max_ko, not both")
+            if self.max_ko < 0:
+                raise CallerError(f"max_ko is a count, and {self.max_ko} is none")
+            object.__setattr__(self, "max_tries", self.max_ko + _KO_TO_TRIES if self.max_ko else 0)
+        if self.max_tries < 0:
+            raise CallerError(f"max_tries is a count of deliveries, and {self.max_tries} is none")
+        if not self.queue:
+            raise CallerError("the queue for dead letters needs a name")
+
+    def is_last(self, tries: int) -> bool:
+        """Whether the delivery after so many others is the last one."""
+        return bool(self.max_tries) and tries + 1 >= self.max_tries
+
+    def is_over(self, tries: int) -> bool:
+        """Whether there were too many deliveries already: a worker died during the last one."""
+        return bool(self.max_tries) and tries >= self.max_tries
+
+
+def dead_headers(headers: dict[str, Any], queue: str, tries: int, error: str, now_ms: int) -> dict[str, Any]:
+    """The headers of a job that goes to the dead letters."""
+    when = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    added = {FROM_QUEUE: queue, TIME: when, TRIES: tries}
+    if error:
+        added[ERROR] = error[:ERROR_CHARACTERS_MAX]
+    return {**{name: value for name, value in headers.items() if name not in HEADERS}, **added}
+
+
+def to_dead_letters(job: StoredJob, body: bytes, queue: str, error: str, now_ms: int) -> Move:
+    """The step that takes a job to the dead letters. It keeps its id, payload and headers."""
+    headers = dead_headers(job.headers, queue, job.tries, error, now_ms)
+    dead = NewJob(job.payload, body, headers, job.id)
+    return Move(Lease(job.id, job.token), dead)
+
+
+def from_dead_letters(job: StoredJob, body: bytes) -> Move:
+    """The way back: a fresh job with the same id, without what was written on it."""
+    headers = {name: value for name, value in job.headers.items() if name not in HEADERS}
+    return Move(Lease(job.id, job.token), NewJob(job.payload, body, headers, job.id))

@@ -1,0 +1,310 @@
+"""Jobs in this process's memory: for tests, for trying out, and for work that may go with the process.
+
+A queue is a dict of jobs by id and a heap of (maturity, order of arrival, id). A job's entry in the heap is the one
+that has its present maturity; others are left over from before, and are skipped when they come up.
+
+    jobs       id -> Entry
+    heap       (mature_ms, number, id)
+    unique     key -> (id, unique_for_ms, end of the job in ms, or None while it is there)
+    claims     key -> {id: token}
+"""
+
+import heapq
+import itertools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
+from penstock.queues.engines.base import Engine, Page
+
+_LEFT_OVER_MAX = 1000  # entries of a heap that nobody needs: beyond that, and twice the jobs, the heap is made anew
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A job, and where it stands."""
+
+    id: str
+    body: bytes
+    headers: dict[str, Any]
+    tries: int
+    mature_ms: int
+    created_ms: int
+    number: int
+    token: str | None = None  # of a reserved job, also after its lease is over
+    unique: str | None = None
+
+    def stored(self, state: JobState) -> StoredJob:
+        return StoredJob(
+            self.id,
+            self.body,
+            headers=dict(self.headers),
+            tries=self.tries,
+            mature_ms=self.mature_ms,
+            created_ms=self.created_ms,
+            token=self.token,
+            state=state,
+        )
+
+
+@dataclass(slots=True)
+class _Queue:
+    jobs: dict[str, _Entry] = field(default_factory=dict)
+    heap: list[tuple[int, int, str]] = field(default_factory=list)
+    unique: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
+    claims: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def place(self, entry: _Entry) -> None:
+        """Give a job its entry in the heap."""
+        heapq.heappush(self.heap, (entry.mature_ms, entry.number, entry.id))
+        if len(self.heap) > 2 * len(self.jobs) + _LEFT_OVER_MAX:
+            self.heap = [(job.mature_ms, job.number, job.id) for job in self.jobs.values()]
+            heapq.heapify(self.heap)
+
+    def first(self) -> _Entry | None:
+        """The job that matures first."""
+        while self.heap:
+            mature_ms, _, job_id = self.heap[0]
+            entry = self.jobs.get(job_id)
+            if entry is not None and entry.mature_ms == mature_ms:
+                return entry
+            heapq.heappop(self.heap)
+        return None
+
+    def leased(self, lease: Lease) -> _Entry | None:
+        """The job of a lease: one without a token is for a job that nobody ever took, or that was given back."""
+        entry = self.jobs.get(lease.id)
+        return entry if entry is not None and entry.token == lease.token else None
+
+    def end(self, entry: _Entry, now_ms: int) -> None:
+        """A job goes."""
+        del self.jobs[entry.id]
+        if entry.unique is not None:
+            job_id, unique_for_ms, _ = self.unique[entry.unique]
+            self.unique[entry.unique] = (job_id, unique_for_ms, now_ms)
+
+
+class MemoryEngine(Engine):
+    """Queues of this process. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._queues: dict[str, _Queue] = {}
+        self._numbers = itertools.count(1)
+
+    def _queue(self, name: str) -> _Queue:
+        return self._queues.setdefault(name, _Queue())
+
+    def push(self, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
+        with self._lock:
+            place = self._queue(queue)
+            return [self._push(place, job, now_ms) for job in jobs]
+
+    def _push(self, place: _Queue, job: NewJob, now_ms: int) -> str:
+        if job.unique is not None:
+            taken = place.unique.get(job.unique)
+            if taken is not None and (taken[2] is None or now_ms < taken[2] + taken[1]):
+                return taken[0]
+            place.unique[job.unique] = (job.id, job.unique_for_ms, None)
+        mature_ms = job.mature_ms if job.mature_ms is not None else now_ms + job.delay_ms
+        entry = _Entry(
+            job.id, job.body, dict(job.headers), job.tries, mature_ms, now_ms, next(self._numbers), None, job.unique
+        )
+        place.jobs[job.id] = entry
+        place.place(entry)
+        return job.id
+
+    def pop(self, queue: str, count: int, now_ms: int) -> list[StoredJob]:
+        popped: list[StoredJob] = []
+        with self._lock:
+            place = self._queue(queue)
+            while len(popped) < count and (entry := place.first()) is not None and entry.mature_ms <= now_ms:
+                self._count_lost_lease(entry)
+                place.end(entry, now_ms)
+                stored = entry.stored(JobState.READY)
+                stored.raw = entry
+                popped.append(stored)
+        return popped
+
+    @staticmethod
+    def _count_lost_lease(entry: _Entry) -> None:
+        """A job that still has a token was reserved, and not given back: its worker died."""
+        if entry.token is not None:
+            entry.token = None
+            entry.tries += 1
+
+    def put_back(self, queue: str, jobs: Sequence[StoredJob], now_ms: int) -> None:
+        with self._lock:
+            place = self._queue(queue)
+            for job in jobs:
+                entry: _Entry = job.raw
+                place.jobs[entry.id] = entry
+                place.place(entry)
+                if entry.unique is not None:
+                    place.unique[entry.unique] = (entry.id, place.unique[entry.unique][1], None)
+
+    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+        with self._lock:
+            return self._reserve(self._queue(queue), count, lease_ms, now_ms)
+
+    def _reserve(self, place: _Queue, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+        taken: list[StoredJob] = []
+        while len(taken) < count and (entry := place.first()) is not None and entry.mature_ms <= now_ms:
+            self._count_lost_lease(entry)
+            self._lease(place, entry, now_ms + lease_ms)
+            taken.append(entry.stored(JobState.RESERVED))
+        return taken
+
+    def _lease(self, place: _Queue, entry: _Entry, until_ms: int) -> None:
+        entry.mature_ms = until_ms
+        entry.token = f"{until_ms}.{next(self._numbers)}"
+        place.place(entry)
+
+    def release(self, queue: str, leases: Sequence[Lease], now_ms: int) -> None:
+        with self._lock:
+            place = self._queue(queue)
+            for lease in leases:
+                entry = place.leased(lease)
+                if entry is not None:
+                    entry.token = None
+                    entry.mature_ms = now_ms
+                    place.place(entry)
+
+    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
+        with self._lock:
+            place = self._queue(queue)
+            entries = [place.leased(lease) if lease.token else None for lease in leases]
+            for entry in entries:
+                if entry is not None and entry.id in place.jobs:
+                    place.end(entry, now_ms)
+            return [entry is not None for entry in entries]
+
+    def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], now_ms: int) -> list[bool]:
+        done = []
+        with self._lock:
+            place = self._queue(queue)
+            for lease, delay_ms in zip(leases, delays_ms, strict=True):
+                entry = place.leased(lease) if lease.token else None
+                done.append(entry is not None)
+                if entry is not None:
+                    self._count_lost_lease(entry)
+                    entry.mature_ms = now_ms + delay_ms
+                    place.place(entry)
+        return done
+
+    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
+        tokens: list[str | None] = []
+        with self._lock:
+            place = self._queue(queue)
+            for lease, lease_ms in zip(leases, leases_ms, strict=True):
+                entry = place.leased(lease) if lease.token else None
+                if entry is not None:
+                    self._lease(place, entry, now_ms + lease_ms)
+                tokens.append(None if entry is None else entry.token)
+        return tokens
+
+    def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int) -> list[bool]:
+        moved = []
+        with self._lock:
+            source, target = self._queue(queue), self._queue(to)
+            for lease, job in moves:
+                entry = source.leased(lease)
+                moved.append(entry is not None)
+                if entry is not None:
+                    source.end(entry, now_ms)
+                    self._push(target, job, now_ms)
+        return moved
+
+    def remove(self, queue: str, ids: Sequence[str], now_ms: int) -> list[bool]:
+        removed = []
+        with self._lock:
+            place = self._queue(queue)
+            for job_id in ids:
+                entry = place.jobs.get(job_id)
+                is_free = entry is not None and self._state(entry, now_ms) is not JobState.RESERVED
+                removed.append(is_free)
+                if entry is not None and is_free:
+                    place.end(entry, now_ms)
+        return removed
+
+    def purge(self, queue: str, now_ms: int) -> int:
+        with self._lock:
+            return sum(self.remove(queue, list(self._queue(queue).jobs), now_ms))
+
+    @staticmethod
+    def _state(entry: _Entry, now_ms: int) -> JobState:
+        if entry.mature_ms <= now_ms:
+            return JobState.READY
+        return JobState.SCHEDULED if entry.token is None else JobState.RESERVED
+
+    def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None, now_ms: int) -> Page:
+        with self._lock:
+            entries = [
+                entry
+                for entry in self._queue(queue).jobs.values()
+                if state is None or self._state(entry, now_ms) is state
+            ]
+        entries.sort(key=lambda entry: (entry.mature_ms, entry.number))
+        if cursor is not None:
+            after_ms, _, number = cursor.partition(":")
+            entries = [entry for entry in entries if (entry.mature_ms, entry.number) > (int(after_ms), int(number))]
+        page = [entry.stored(self._state(entry, now_ms)) for entry in entries[:count]]
+        if len(entries) <= count:
+            return page, None
+        last = entries[count - 1]
+        return page, f"{last.mature_ms}:{last.number}"
+
+    def sizes(self, queue: str, now_ms: int) -> Sizes:
+        with self._lock:
+            states = [self._state(entry, now_ms) for entry in self._queue(queue).jobs.values()]
+        ready, scheduled, reserved = (
+            states.count(state) for state in (JobState.READY, JobState.SCHEDULED, JobState.RESERVED)
+        )
+        return Sizes(len(states), ready, scheduled, reserved)
+
+    def next_mature_ms(self, queue: str) -> int | None:
+        with self._lock:
+            entry = self._queue(queue).first()
+            return None if entry is None else entry.mature_ms
+
+    def queues(self) -> list[str]:
+        with self._lock:
+            return sorted(name for name, place in self._queues.items() if place.jobs)
+
+    def claim(self, queue: str, key: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+        with self._lock:
+            place = self._queue(queue)
+            if key in place.claims:
+                return self._claimed_again(place, key, lease_ms, now_ms)
+            jobs = self._reserve(place, count, lease_ms, now_ms)
+            place.claims[key] = {job.id: job.token or "" for job in jobs}
+            return jobs
+
+    def _claimed_again(self, place: _Queue, key: str, lease_ms: int, now_ms: int) -> list[StoredJob]:
+        jobs = []
+        for job_id, token in list(place.claims[key].items()):
+            entry = place.leased(Lease(job_id, token))
+            if entry is None:
+                del place.claims[key][job_id]
+                continue
+            self._lease(place, entry, now_ms + lease_ms)
+            place.claims[key][job_id] = entry.token or ""
+            jobs.append(entry.stored(JobState.RESERVED))
+        return jobs
+
+    def extend_claim(self, queue: str, key: str, lease_ms: int, now_ms: int) -> int:
+        with self._lock:
+            place = self._queue(queue)
+            return len(self._claimed_again(place, key, lease_ms, now_ms)) if key in place.claims else 0
+
+    def ack_claim(self, queue: str, key: str, now_ms: int) -> int:
+        with self._lock:
+            claimed = self._queue(queue).claims.pop(key, {})
+            return sum(self.ack(queue, [Lease(*one) for one in claimed.items()], now_ms))
+
+    def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
+        with self._lock:
+            claimed = self._queue(queue).claims.pop(key, {})
+            return sum(self.nack(queue, [Lease(*one) for one in claimed.items()], [delay_ms] * len(claimed), now_ms))

@@ -1,0 +1,144 @@
+"""A store's URL and options: what each means, and how texts in a URL become values.
+
+Options may stand in the URL's query or be given as arguments, which go before it. What the table doesn't know belongs
+to the store's driver.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from penstock.errors import BadUrl, CallerError
+from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
+
+LEASE_S = 120.0  # Keuss' reserve_delay
+LEASE_S_MAX = 30 * 24 * 3600.0  # beyond that a lease is a job nobody will ever see again
+POLL_S = 15.0  # what a lost signal may cost
+
+
+@dataclass(slots=True)
+class Options:
+    """How a store behaves, whatever its kind."""
+
+    name: str = "N"  # Keuss' namespace: in the names of signals and statistics
+    lease: float = LEASE_S
+    poll: float | None = None  # None leaves it to the store
+    signal: str | None = None
+    stats: str | None = None
+    dead_letter: DeadLetter | None = None
+    codec: str = "json"
+
+
+@dataclass(slots=True)
+class Address:
+    """A URL in pieces."""
+
+    url: str  # without a password, for people
+    scheme: str
+    netloc: str
+    path: str
+    rest: dict[str, str] = field(default_factory=dict)  # what the driver must understand
+    full: str = ""  # without the query
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.full).hostname or ""
+
+    @property
+    def port(self) -> int | None:
+        return urlsplit(self.full).port
+
+    @property
+    def user(self) -> str | None:
+        user = urlsplit(self.full).username
+        return None if user is None else unquote(user)
+
+    @property
+    def password(self) -> str | None:
+        password = urlsplit(self.full).password
+        return None if password is None else unquote(password)
+
+
+def _seconds(text: str | float) -> float:
+    value = float(text)
+    if not 0 < value <= LEASE_S_MAX:
+        raise ValueError(f"it must be above 0 and at most {LEASE_S_MAX:.0f} seconds")
+    return value
+
+
+def checked_lease(seconds: float) -> float:
+    """A lease as an argument."""
+    if not 0 < seconds <= LEASE_S_MAX:
+        raise CallerError(f"lease={seconds!r}: give seconds, above 0 and at most {LEASE_S_MAX:.0f}")
+    return seconds
+
+
+def _dead_letter(value: Any) -> DeadLetter | None:
+    """`3` or `3,name-of-queue` in a URL; a DeadLetter, a count of tries or nothing as an argument."""
+    if value is None or isinstance(value, DeadLetter):
+        return value
+    if isinstance(value, Mapping):
+        return DeadLetter(**value)
+    tries, _, queue = str(value).partition(",")
+    return DeadLetter(int(tries), queue or DEAD_LETTER_QUEUE)
+
+
+def _name(value: str) -> str:
+    if not value or ":" in value:
+        raise ValueError("it must not be empty, nor have a colon")
+    return str(value)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "name": _name,
+    "lease": _seconds,
+    "poll": _seconds,
+    "signal": str,
+    "stats": str,
+    "dead_letter": _dead_letter,
+    "codec": str,
+}
+
+
+def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[str, Any]]:
+    """The address, the options that every store has, and those that only the driver knows."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - a port that is no number is noticed only here
+    except ValueError as problem:
+        raise BadUrl(f"{_without_password(url)} is no URL: {problem}") from problem
+    if not parts.scheme:
+        raise BadUrl(
+            f"{url!r} has no scheme; a store's URL looks like redis+oq://localhost:6379/0 or sqlite:///jobs.db"
+        )
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = Options()
+    others: dict[str, Any] = {name: value for name, value in given.items() if name not in _READERS}
+    for name, reader in _READERS.items():
+        value = given.get(name)
+        if value is None:
+            value = query.pop(name, None)
+        else:
+            query.pop(name, None)
+        if value is None:
+            continue
+        try:
+            setattr(options, name, reader(value))
+        except (TypeError, ValueError) as problem:
+            raise CallerError(
+                f"the option {name}={value!r} of {_without_password(url)} is wrong: {problem}"
+            ) from problem
+    full = urlunsplit((parts.scheme, parts.netloc, parts.path, "", parts.fragment))
+    address = Address(_without_password(full), parts.scheme, parts.netloc, parts.path, query, full)
+    return address, options, others
+
+
+def _without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or "@" not in rest:
+        return url
+    access, _, place = rest.rpartition("@")
+    user, colon, _ = access.partition(":")
+    return f"{scheme}://{user}{':***' if colon else ''}@{place}"
