@@ -29,6 +29,10 @@ class Group(NamedTuple):
 
     module: str
     summary: str
+    words: tuple[str, ...] = ()  # what `run` gets in front of the rest, where a module has several commands
+
+
+_QUEUES = "penstock.cli.queues"
 
 
 GROUPS: dict[str, Group] = {
@@ -37,6 +41,20 @@ GROUPS: dict[str, Group] = {
     "check-aof": Group("penstock.cli.check_aof", "Check a journal, and cut off a damaged tail with --fix."),
     "cluster": Group("penstock.cli.cluster", "Try a cluster, look at one, add, drain and remove nodes."),
     "fsq": Group("penstock.cli.fsq", "Directories as queues: install, enqueue, scan and more."),
+    "push": Group(_QUEUES, "Add jobs to a queue of any store.", ("push",)),
+    "pop": Group(_QUEUES, "Take jobs, and print their bodies.", ("pop",)),
+    "reserve": Group(_QUEUES, "Lease jobs, and print them with their tokens.", ("reserve",)),
+    "ack": Group(_QUEUES, "End a job that was reserved.", ("ack",)),
+    "nack": Group(_QUEUES, "Give a job back that was reserved.", ("nack",)),
+    "peek": Group(_QUEUES, "Look at jobs without touching them.", ("peek",)),
+    "queues": Group(_QUEUES, "List the queues of a store.", ("queues",)),
+    "stats": Group(_QUEUES, "Show the counters of a queue.", ("stats",)),
+    "size": Group(_QUEUES, "Print how many jobs are ready.", ("size",)),
+    "pause": Group(_QUEUES, "Hand out no more jobs of a queue.", ("pause",)),
+    "resume": Group(_QUEUES, "Hand out jobs again.", ("resume",)),
+    "redrive": Group(_QUEUES, "Send dead letters back.", ("redrive",)),
+    "purge": Group(_QUEUES, "Remove all waiting jobs of a queue.", ("purge",)),
+    "copy": Group(_QUEUES, "Move a queue's jobs to another store.", ("copy",)),
     "version": Group("penstock.cli.version", "Print the version."),
 }
 
@@ -64,7 +82,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 def _dispatch(words: list[str]) -> int:
     group = GROUPS.get(words[0]) if words else None
     if group is not None:
-        return load(group)(words[1:])
+        return load(group)([*group.words, *words[1:]])
     if words[:1] in (["--version"], ["-v"]):
         return load(GROUPS["version"])([])
     app = _help_app()

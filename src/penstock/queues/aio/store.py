@@ -151,12 +151,13 @@ class Store:
             name: {
                 "options": await self.stats.options(name),
                 "counters": await self.stats.counters(name),
-                "paused": await self._paused(name),
+                "paused": await self.paused(name),
             }
             for name in await self.queues()
         }
 
-    async def _paused(self, name: str) -> bool:
+    async def paused(self, name: str) -> bool:
+        """Whether a queue is paused."""
         return await (self.driver if self.driver.pauses_itself else self.stats).paused(name)
 
     async def recreate(self) -> dict[str, Queue]:

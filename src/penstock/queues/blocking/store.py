@@ -152,12 +152,13 @@ class Store:
             name: {
                 "options": self.stats.options(name),
                 "counters": self.stats.counters(name),
-                "paused": self._paused(name),
+                "paused": self.paused(name),
             }
             for name in self.queues()
         }
 
-    def _paused(self, name: str) -> bool:
+    def paused(self, name: str) -> bool:
+        """Whether a queue is paused."""
         return (self.driver if self.driver.pauses_itself else self.stats).paused(name)
 
     def recreate(self) -> dict[str, Queue]:

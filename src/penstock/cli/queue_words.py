@@ -1,0 +1,86 @@
+"""What `penstock push`, `pop`, `peek` and the rest print: tables for people, lines of text or JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.codec import decode
+
+if TYPE_CHECKING:
+    from penstock.queues.blocking import Job
+
+BODY_CHARACTERS_MAX = 60  # of a body in a table
+
+
+def job_facts(job: Job) -> dict[str, Any]:
+    """All that is known of a job, for programs. A body that is neither JSON nor text is given in base64."""
+    stored = job.stored
+    payload = decode(stored.body) if stored.body is not None else stored.payload
+    facts: dict[str, Any] = {"id": job.id, "queue": job.queue.name, "state": str(job.state), "tries": job.tries}
+    if isinstance(payload, bytes):
+        try:
+            facts["text"] = payload.decode()
+        except UnicodeDecodeError:
+            facts["base64"] = base64.b64encode(payload).decode()
+    else:
+        facts["payload"] = payload
+    facts["headers"] = job.headers
+    for name, value in (("created", job.created), ("mature", job.mature), ("token", job.token)):
+        if value is not None:
+            facts[name] = value
+    return facts
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def print_body(job: Job) -> None:
+    """The body as it is, and a line end."""
+    payload = job.stored.payload if job.stored.body is None else None
+    body = payload.encode() if isinstance(payload, str) else job.body
+    sys.stdout.flush()
+    sys.stdout.buffer.write(body + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_table(title: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Columns, coloured on a terminal, with tabs between them in a pipe."""
+    texts = [[_cell(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for row in texts:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*title, box=None, header_style="bold", pad_edge=False)
+    for row in texts:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "?"
+    text = str(value)
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def short_body(job: Job) -> str:
+    """A body's beginning, for a table."""
+    text = job.body[: 4 * BODY_CHARACTERS_MAX].decode(errors="replace")
+    return text if len(text) <= BODY_CHARACTERS_MAX else text[: BODY_CHARACTERS_MAX - 1] + "…"
+
+
+def when(seconds: float | None) -> str:
+    """A time for people, in UTC."""
+    if seconds is None:
+        return ""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,348 @@
+"""The commands that work on the queues of any store: `penstock push URL QUEUE BODY` and its kin.
+
+Each command is a function with typer's options; `penstock.cli.main` leads here with the command's name in front. They
+use the blocking form of the library. What they print is in `queue_words`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.queue_words import job_facts, print_body, print_json, print_table, short_body, when
+from penstock.errors import BadPayload, CallerError
+from penstock.job import JobState, Lease
+from penstock.queues.blocking import Queue, connect
+from penstock.queues.capabilities import Capability
+from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE
+from penstock.queues.pushing import Push
+
+EXIT_NONE = 1  # no job came
+LINES_BATCH = 1000
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # it would take longer to load than everything else
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        show_default=False,
+        help="The store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs, "
+        "disque://localhost:7711, and so on.",
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue.")]
+Json = Annotated[bool, typer.Option("--json", help="Lines of JSON, for programs.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", help="Wait so long for a job; exit code 1 if none comes.")
+]
+Count = Annotated[int, typer.Option("-n", "--count", min=1, help="At most so many jobs.")]
+
+
+def _fields(pairs: list[str]) -> dict[str, Any]:
+    """`name=value` options; values that are JSON numbers, true or false become that."""
+    headers = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise CallerError(f"--header {pair}: write NAME=VALUE")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        headers[name] = value if isinstance(value, bool | int | float) else text
+    return headers
+
+
+def _bodies(words: list[str], lines: bool, is_json: bool, as_text: bool) -> Iterator[Any]:
+    """The payloads to push: each word, or each line of standard input, or all of it."""
+    raw: Iterator[bytes]
+    if words:
+        raw = (word.encode(errors="surrogateescape") for word in words)
+    elif lines:
+        raw = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    elif sys.stdin.isatty():
+        raise CallerError("give a body, or --lines, or let standard input be one: echo hello | penstock push URL QUEUE")
+    else:
+        raw = iter([sys.stdin.buffer.read()])
+    for number, body in enumerate(raw, 1):
+        if is_json:
+            try:
+                yield json.loads(body)
+            except ValueError as problem:
+                raise BadPayload(f"body {number} is no JSON: {problem}") from problem
+        else:
+            yield _text_or_bytes(body) if as_text else body
+
+
+def _text_or_bytes(body: bytes) -> str | bytes:
+    """Stores that keep payloads are shared with Node, where a text is a text."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body
+
+
+@app.command()
+def push(
+    url: Url,
+    queue: Name,
+    bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY", show_default=False, help="A job each.")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Bodies are JSON: a mistake in them is found here.")] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a job.")] = False,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Ready after so long.")] = 0,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
+    unique: Annotated[str | None, typer.Option(metavar="KEY", help="No second job under this key.")] = None,
+    unique_for: Annotated[float, typer.Option(metavar="SECONDS", help="The key stays taken after the job's end.")] = 0,
+    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Dropped after so long.")] = None,
+    retry: Annotated[float | None, typer.Option(metavar="SECONDS", help="Delivered again after so long.")] = None,
+    replicate: Annotated[int | None, typer.Option(metavar="N", help="Copies on so many nodes.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't print the ids.")] = False,
+) -> None:
+    """Add jobs; prints their ids. Bodies are taken as they are, from the command line or from standard input."""
+    if unique is not None and (lines or len(bodies or []) > 1):
+        raise CallerError("--unique is for one job")
+    headers = _fields(header or [])
+    with connect(url) as store:
+        place = store.queue(queue)
+        batch: list[Push] = []
+        for payload in _bodies(bodies or [], lines, is_json, store.driver.keeps_payloads):
+            batch.append(Push(payload, delay, None, 0, headers or None, ttl, retry, replicate, unique, unique_for))
+            if len(batch) >= LINES_BATCH:
+                _push_batch(place, batch, quiet)
+                batch = []
+        if batch:
+            _push_batch(place, batch, quiet)
+
+
+def _push_batch(queue: Queue, batch: list[Push], quiet: bool) -> None:
+    ids = queue.push_many(batch)
+    if not quiet:
+        print("\n".join(ids), flush=True)
+
+
+@app.command()
+def pop(url: Url, queue: Name, count: Count = 1, timeout: Timeout = 0, is_json: Json = False) -> None:
+    """Take jobs and print their bodies. A job goes only once it was printed, where the store can reserve."""
+    with connect(url) as store:
+        place = store.queue(queue)
+        can_reserve = Capability.RESERVE in store.capabilities
+        jobs = (place.reserve_many if can_reserve else place.pop_many)(count, timeout)
+        for job in jobs:
+            print_json(job_facts(job)) if is_json else print_body(job)
+        sys.stdout.flush()
+        if can_reserve and jobs:
+            place.ack_many(jobs)
+    if not jobs:
+        raise typer.Exit(EXIT_NONE)
+
+
+@app.command()
+def reserve(
+    url: Url,
+    queue: Name,
+    count: Count = 1,
+    timeout: Timeout = 0,
+    lease: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep the jobs for so long.")] = None,
+) -> None:
+    """Lease jobs and print each as a line of JSON. End them with `penstock ack` or `penstock nack`, by id and token."""
+    with connect(url) as store:
+        jobs = store.queue(queue).reserve_many(count, timeout, lease=lease)
+        for job in jobs:
+            print_json(job_facts(job))
+    if not jobs:
+        raise typer.Exit(EXIT_NONE)
+
+
+JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The job's id.")]
+Token = Annotated[str, typer.Argument(metavar="TOKEN", show_default=False, help="The lease's token.")]
+
+
+@app.command()
+def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
+    """End a job that was reserved."""
+    with connect(url) as store:
+        if not store.driver.ack(queue, [Lease(job, token)])[0]:
+            raise CallerError(f"job {job} can't be acked: the lease is over, or another ended the job")
+
+
+@app.command()
+def nack(
+    url: Url,
+    queue: Name,
+    job: JobId,
+    token: Token,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Ready again after so long.")] = 0,
+) -> None:
+    """Give a job back that was reserved."""
+    with connect(url) as store:
+        if not store.driver.nack(queue, [Lease(job, token)], [round(delay * 1000)], None)[0]:
+            raise CallerError(f"job {job} can't be given back: the lease is over, or another ended the job")
+
+
+@app.command()
+def peek(
+    url: Url,
+    queue: Name,
+    count: Count = 10,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs of this state.", show_default=False)] = None,
+    is_json: Json = False,
+) -> None:
+    """Look at jobs without touching them."""
+    with connect(url) as store:
+        jobs = store.queue(queue).peek(count, state=state)
+    if is_json:
+        for job in jobs:
+            print_json(job_facts(job))
+        return
+    rows = [(job.id, job.state, job.tries, when(job.mature), short_body(job)) for job in jobs]
+    print_table(("id", "state", "tries", "ready", "body"), rows)
+
+
+@app.command()
+def queues(url: Url, is_json: Json = False) -> None:
+    """List the queues of a store, with their sizes."""
+    with connect(url) as store:
+        rows = [(name, store.queue(name).sizes(), store.paused(name)) for name in store.queues()]
+    if is_json:
+        for name, sizes, paused in rows:
+            print_json({"queue": name, **sizes._asdict(), "paused": paused})
+        return
+    print_table(
+        ("queue", "ready", "scheduled", "reserved", ""),
+        [(name, s.ready, s.scheduled, s.reserved, "paused" if paused else "") for name, s, paused in rows],
+    )
+
+
+@app.command()
+def stats(url: Url, queue: Name, is_json: Json = False) -> None:
+    """Show the counters of a queue."""
+    with connect(url) as store:
+        counters = store.queue(queue).stats()
+    if is_json:
+        print_json({"queue": queue, **counters})
+    else:
+        print_table(("counter", "count"), counters.items())
+
+
+@app.command()
+def size(url: Url, queue: Name, is_json: Json = False) -> None:
+    """Print how many jobs are ready; with --json all sizes."""
+    with connect(url) as store:
+        sizes = store.queue(queue).sizes()
+    if is_json:
+        print_json({"queue": queue, **sizes._asdict()})
+    else:
+        print(sizes.ready)
+
+
+@app.command()
+def pause(url: Url, queue: Name) -> None:
+    """Hand out no more jobs, in no process, until `resume`."""
+    with connect(url) as store:
+        store.queue(queue).pause()
+
+
+@app.command()
+def resume(url: Url, queue: Name) -> None:
+    """Hand out jobs again."""
+    with connect(url) as store:
+        store.queue(queue).resume()
+
+
+@app.command()
+def redrive(
+    url: Url,
+    queue: Annotated[str, typer.Argument(metavar="[QUEUE]", help="The queue of dead letters.")] = DEAD_LETTER_QUEUE,
+    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="To this queue, not to where they came from.")] = None,
+    came_from: Annotated[str | None, typer.Option("--from", metavar="QUEUE", help="Only those of this queue.")] = None,
+    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose error contains this.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many.")] = None,
+) -> None:
+    """Send dead letters back to the queues that they came from; prints how many went."""
+
+    def is_chosen(job: Any) -> bool:
+        fits_queue = came_from is None or job.headers.get(FROM_QUEUE) == came_from
+        return fits_queue and (error is None or error in str(job.headers.get(ERROR, "")))
+
+    with connect(url) as store:
+        print(store.queue(queue).redrive(is_chosen, to=to, limit=limit))
+
+
+@app.command()
+def purge(
+    url: Url,
+    queue: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Remove all jobs that nobody has reserved; prints how many."""
+    with connect(url) as store:
+        place = store.queue(queue)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise CallerError("purge removes jobs for good: say --yes")
+            typer.confirm(f"Remove about {place.sizes().total} jobs of {queue!r} for good?", abort=True)
+        print(place.purge())
+
+
+@app.command()
+def copy(
+    url: Url,
+    queue: Name,
+    to_url: Annotated[str, typer.Argument(metavar="URL", show_default=False, help="The other store.")],
+    to_queue: Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue there.")],
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+) -> None:
+    """Move the jobs of a queue to a queue of another store; prints how many went.
+
+    Cut off, it can be started again: it goes on where it was. Jobs in the hands of workers stay.
+    """
+    from penstock.queues.blocking.copying import copy as copy_jobs
+
+    with connect(url) as source, connect(to_url) as target:
+        if Capability.UNIQUE not in target.capabilities:
+            print(f"penstock: {target.url} has no unique keys: cut off, a batch may arrive twice", file=sys.stderr)
+        place = source.queue(queue)
+        with _progress(place, quiet) as moved:
+            print(copy_jobs(place, target.queue(to_queue), moved))
+
+
+class _progress:  # noqa: N801 - it is used as a function
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, queue: Queue, quiet: bool) -> None:
+        self._bar: Any = None
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True))
+            self._task = self._bar.add_task("moving jobs", total=queue.sizes().total)
+
+    def __enter__(self) -> Callable[[int], None]:
+        if self._bar is None:
+            return lambda count: None
+        self._bar.start()
+        return lambda count: self._bar.advance(self._task, count)
+
+    def __exit__(self, *problem: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def run(words: list[str]) -> int:
+    """One of the commands, with its words; the first is its name."""
+    try:
+        app(args=words, prog_name="penstock")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

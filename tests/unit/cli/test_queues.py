@@ -1,0 +1,180 @@
+"""The commands on the queues of a store, on a store in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from penstock import blocking
+from penstock.cli import queues
+from penstock.cli.main import GROUPS, load
+from penstock.errors import BadPayload, BadUrl, CallerError
+
+
+class Shell:
+    """Runs `penstock` words in this process, and keeps what was printed."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        self.code = 0
+
+    def __call__(self, command: str, *words: str, given: bytes | None = None) -> str:
+        if given is not None:
+            self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        group = GROUPS[command]
+        self.code = load(group)([*group.words, self.url, *words])
+        return self._capsys.readouterr().out.decode()
+
+    def json(self, command: str, *words: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self(command, *words).splitlines()]
+
+
+@pytest.fixture
+def shell(
+    request: pytest.FixtureRequest, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    return Shell(f"memory:{request.node.name}", capsysbinary, monkeypatch)
+
+
+def test_bodies_are_pushed_and_popped_as_they_are(shell: Shell) -> None:
+    assert len(shell("push", "q", "hello", '{"a": 1}').splitlines()) == 2
+    assert shell("size", "q") == "2\n"
+    assert shell("pop", "q") == "hello\n"
+    assert shell("pop", "q") == '{"a": 1}\n'
+    assert shell("pop", "q") == ""
+    assert shell.code == 1
+
+
+def test_lines_of_standard_input_are_jobs(shell: Shell) -> None:
+    shell("push", "q", "--lines", "-q", given=b"one\ntwo\r\n\xff\n")
+    with blocking.connect(shell.url) as store:
+        assert [job.body for job in store.queue("q").pop_many(9)] == [b"one", b"two", b"\xff"]
+
+
+def test_all_of_standard_input_is_one_job(shell: Shell) -> None:
+    shell("push", "q", given=b"one\ntwo\n")
+    assert shell("pop", "q") == "one\ntwo\n\n"
+
+
+def test_json_is_checked_before_anything_is_stored(shell: Shell) -> None:
+    with pytest.raises(BadPayload, match="body 2 is no JSON"):
+        shell("push", "q", "--json", "[1]", "[")
+    assert shell("size", "q") == "0\n"
+
+
+def test_a_job_in_json_has_all_that_is_known(shell: Shell) -> None:
+    shell("push", "q", "--json", '{"to": "tom"}', "--header", "kind=mail", "--header", "n=3", "--delay", "60")
+    [job] = shell.json("peek", "q", "--json")
+    assert (job["payload"], job["headers"], job["state"]) == ({"to": "tom"}, {"kind": "mail", "n": 3}, "scheduled")
+    shell("push", "q", given=b"\xff\x00")
+    assert shell.json("pop", "q", "--json")[0]["base64"] == "/wA="
+
+
+def test_a_reserved_job_is_ended_by_its_token(shell: Shell) -> None:
+    shell("push", "q", "one")
+    [job] = shell.json("reserve", "q")
+    with pytest.raises(CallerError, match="can't be acked"):
+        shell("ack", "q", job["id"], "no-such-token")
+    shell("nack", "q", job["id"], job["token"])
+    [again] = shell.json("reserve", "q")
+    assert again["tries"] == 1
+    shell("ack", "q", again["id"], again["token"])
+    assert shell.json("size", "q", "--json")[0]["total"] == 0
+
+
+def test_a_unique_key_gives_the_first_id_again(shell: Shell) -> None:
+    assert shell("push", "q", "a", "--unique", "k") == shell("push", "q", "b", "--unique", "k")
+    with pytest.raises(CallerError, match="one job"):
+        shell("push", "q", "a", "b", "--unique", "k")
+
+
+def test_a_paused_queue_gives_nothing(shell: Shell) -> None:
+    shell("push", "q", "one")
+    shell("pause", "q")
+    assert shell("pop", "q") == ""
+    assert shell.json("queues", "--json")[0]["paused"] is True
+    shell("resume", "q")
+    assert shell("pop", "q") == "one\n"
+
+
+def test_dead_letters_go_back_where_they_came_from(shell: Shell) -> None:
+    with blocking.connect(shell.url) as store:
+        for name, error in (("mail", "no such address"), ("mail", "timeout"), ("sms", "timeout")):
+            store.queue(name).push(name)
+            store.queue(name).reserve(0).fail(error)  # type: ignore[union-attr]
+    assert shell("redrive", "--from", "mail", "--error", "timeout") == "1\n"
+    assert shell("size", "mail") == "1\n"
+    assert shell("redrive", "--to", "other") == "2\n"
+    assert shell("size", "other") == "2\n"
+
+
+def test_purge_asks_first(shell: Shell) -> None:
+    shell("push", "q", "a", "b")
+    with pytest.raises(CallerError, match="--yes"):
+        shell("purge", "q", given=b"")
+    assert shell("purge", "q", "--yes") == "2\n"
+    assert shell("size", "q") == "0\n"
+
+
+def test_copy_moves_ready_and_scheduled_jobs(shell: Shell) -> None:
+    shell("push", "q", "now", "--header", "a=1")
+    shell("push", "q", "later", "--delay", "3600")
+    other = f"{shell.url}-other"
+    assert shell("copy", "q", other, "r") == "2\n"
+    assert shell.json("size", "q", "--json")[0]["total"] == 0
+    with blocking.connect(other) as store:
+        ready, later = store.queue("r").jobs()
+        assert (ready.body, ready.headers, later.body, later.state) == (b"now", {"a": 1}, b"later", "scheduled")
+
+
+def test_a_copy_that_was_cut_off_is_taken_up_without_doubles(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("push", "q", *[str(number) for number in range(20)])
+    other = f"{shell.url}-other"
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.queues.blocking.copying._end", _cut_off)
+        with pytest.raises(InterruptedError):
+            shell("copy", "q", other, "r")
+    assert shell("copy", "q", other, "r") == "20\n"
+    with blocking.connect(other) as store:
+        assert sorted(int(job.body) for job in store.queue("r").jobs()) == list(range(20))
+    assert shell.json("size", "q", "--json")[0]["total"] == 0
+
+
+def _cut_off(*_: Any) -> None:
+    raise InterruptedError
+
+
+def test_a_queue_is_not_copied_to_itself(shell: Shell) -> None:
+    with pytest.raises(CallerError, match="same queue"):
+        shell("copy", "q", shell.url, "q")
+
+
+def test_counters_are_printed(shell: Shell) -> None:
+    shell("push", "q", "a")
+    shell("pop", "q")
+    [counters] = shell.json("stats", "q", "--json")
+    assert (counters["put"], counters["reserve"], counters["commit"]) == (1, 1, 1)
+
+
+COMMANDS = [name for name, group in GROUPS.items() if group.module == queues.__name__]
+MORE_WORDS = {"ack": ["i", "t"], "nack": ["i", "t"], "copy": ["memory:", "q"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bad_url_is_said_to_be_one(command: str, shell: Shell) -> None:
+    shell.url = "nosuch://place"
+    words = [] if command == "queues" else ["q", *MORE_WORDS.get(command, [])]
+    with pytest.raises(BadUrl, match="no store nosuch"):
+        shell(command, *words)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, shell: Shell) -> None:
+    shell.url = "--help"
+    assert f"Usage: penstock {command} " in shell(command)
