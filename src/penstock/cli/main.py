@@ -55,6 +55,7 @@ GROUPS: dict[str, Group] = {
     "redrive": Group(_QUEUES, "Send dead letters back.", ("redrive",)),
     "purge": Group(_QUEUES, "Remove all waiting jobs of a queue.", ("purge",)),
     "copy": Group(_QUEUES, "Move a queue's jobs to another store.", ("copy",)),
+    "spark": Group("penstock.cli.spark", "Drain a queue into Parquet with Spark, and fill one from it."),
     "version": Group("penstock.cli.version", "Print the version."),
 }
 

@@ -52,8 +52,6 @@ async def _take(source: Queue, key: str) -> list[Job]:
             # The key of an earlier move may be left with nothing under it.
             await source.ack_claim(key)
             jobs = await source.claim(key, BATCH, lease=LEASE_S)
-            if not jobs:
-                await source.ack_claim(key)
         return jobs
     if Capability.RESERVE in having:
         return await source.reserve_many(BATCH, lease=LEASE_S)

@@ -12,10 +12,15 @@ class Claiming(Ending):
     """`claim` and its kin: what a batch of Spark holds."""
 
     def claim(self, key: str, count: int, *, lease: float | None = None) -> list[Job]:
-        """Reserve up to `count` jobs under a key, or give those again that the key has."""
+        """Reserve up to `count` jobs under a key, or give those again that the key has.
+
+        Of a paused queue, or with `count` 0, only those that the key has.
+        """
         self._require(Capability.CLAIM)
         self._register()
         seconds = self.lease if lease is None else checked_lease(lease)
+        if self._is_paused():
+            count = 0
         stored = self._driver.claim(self.name, key, count, milliseconds("lease", seconds))
         return [Job(self, one, seconds) for one in stored]
 

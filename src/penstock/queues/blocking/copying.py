@@ -53,8 +53,6 @@ def _take(source: Queue, key: str) -> list[Job]:
             # The key of an earlier move may be left with nothing under it.
             source.ack_claim(key)
             jobs = source.claim(key, BATCH, lease=LEASE_S)
-            if not jobs:
-                source.ack_claim(key)
         return jobs
     if Capability.RESERVE in having:
         return source.reserve_many(BATCH, lease=LEASE_S)

@@ -160,8 +160,9 @@ class Driver:
     def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
         """Reserve up to `count` jobs under a key, or give those that the key has, with their leases made anew.
 
-        Of an old key: jobs that were ended or taken by others are left out, and no others come in their place. The key
-        lives until it is acked or nacked, also past the end of its leases; it may hold no job at all.
+        Of an old key: jobs that were ended or taken by others are left out, and no others come in their place, also if
+        none is left. A key lives until it is acked or nacked, also past the end of its leases. If there was no job to
+        reserve, or `count` is 0, no key is made: the next call with it reserves anew.
         """
         raise NotImplementedError
 

@@ -279,7 +279,8 @@ class MemoryEngine(Engine):
             if key in place.claims:
                 return self._claimed_again(place, key, lease_ms, now_ms)
             jobs = self._reserve(place, count, lease_ms, now_ms)
-            place.claims[key] = {job.id: job.token or "" for job in jobs}
+            if jobs:
+                place.claims[key] = {job.id: job.token or "" for job in jobs}
             return jobs
 
     def _claimed_again(self, place: _Queue, key: str, lease_ms: int, now_ms: int) -> list[StoredJob]:

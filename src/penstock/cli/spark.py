@@ -1,0 +1,163 @@
+"""`penstock spark`: a queue into Parquet files, and back, without writing code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from penstock.errors import MissingExtra
+from penstock.queues.blocking import connect
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Queues and Spark. For programs there is spark.readStream.format('penstock').",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False, help="The store.")]
+Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue.")]
+Master = Annotated[str, typer.Option(metavar="MASTER", help="Where Spark runs: local[*], spark://host:7077, yarn, …")]
+Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself prints.")]
+
+
+@app.command()
+def drain(
+    url: Url,
+    queue: Name,
+    to: Annotated[str, typer.Option("--to", metavar="parquet:DIR", help="Where the jobs go.", show_default=False)],
+    follow: Annotated[bool, typer.Option("--follow", help="Go on when the queue is empty, until Ctrl-C.")] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, help="At most so many jobs in a batch, which is a file or a few.")
+    ] = 20_000,
+    lease: Annotated[float, typer.Option(metavar="SECONDS", help="After a crash others wait so long.")] = 60.0,
+    master: Master = "local[*]",
+    spark_log: Noise = False,
+) -> None:
+    """Move the jobs of a queue into Parquet files, each exactly once; prints how many went.
+
+    Killed at any moment, it goes on where it was when it is started again with the same DIR.
+    """
+    draining = _draining()
+    directory = draining.parquet_directory(to)
+    with connect(url) as store:
+        waiting = store.queue(queue).sizes().ready
+    moved = _Count(None if follow else waiting)
+    with _quiet(spark_log), _session(master) as spark, moved.shown():
+        query = draining.start_drain(
+            spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease, moved=moved.add
+        )
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        draining.wait_for(query, stop)
+    print(moved.total)
+
+
+@app.command()
+def fill(
+    url: Url,
+    queue: Name,
+    source: Annotated[
+        str, typer.Option("--from", metavar="parquet:DIR", help="Where the rows are.", show_default=False)
+    ],
+    master: Master = "local[*]",
+    spark_log: Noise = False,
+) -> None:
+    """Add a job for each row of Parquet files; prints how many.
+
+    A column `body` (or `payload`) is the job, else all columns are, as JSON. `headers`, `delay`, `ttl`, `retry` and
+    `unique` are its options.
+    """
+    draining = _draining()
+    directory = draining.parquet_directory(source)
+    with connect(url):
+        pass  # a store that isn't there is noticed before Spark starts
+    with _quiet(spark_log), _session(master) as spark:
+        print(draining.fill(spark, url, queue, directory))
+
+
+def _draining() -> Any:
+    try:
+        from penstock.spark import draining
+    except ModuleNotFoundError as problem:
+        name = problem.name or "pyspark"
+        raise MissingExtra(f"this needs {name}. Install it with: pip install 'penstock[spark,jre]'") from problem
+    return draining
+
+
+@contextmanager
+def _session(master: str) -> Iterator[Any]:
+    from penstock.spark.session import local_session
+
+    spark = local_session("penstock spark", master)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _quiet(loud: bool) -> Iterator[None]:
+    """Keep what Java prints while it starts out of the terminal; our own errors still come."""
+    if loud:
+        yield
+        return
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    sys.stderr.flush()
+    os.dup2(nothing, 2)
+    own = sys.stderr
+    sys.stderr = os.fdopen(os.dup(kept), "w", buffering=1)
+    try:
+        yield
+    finally:
+        sys.stderr = own
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+class _Count:
+    """How many jobs went, with a bar on a terminal."""
+
+    def __init__(self, expected: int | None) -> None:
+        self.total = 0
+        self._expected = expected
+        self._bar: Any = None
+        self._task: Any = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(file=sys.stderr)) as self._bar:
+            self._task = self._bar.add_task("jobs to Parquet", total=self._expected)
+            yield
+
+    def add(self, count: int) -> None:
+        self.total += count
+        if self._bar is not None:
+            self._bar.advance(self._task, count)
+
+
+def run(words: list[str]) -> int:
+    """One of the commands, with its words."""
+    try:
+        app(args=words, prog_name="penstock spark")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

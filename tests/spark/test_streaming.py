@@ -1,0 +1,155 @@
+"""A stream reader, driven by hand through every fault: each job exactly once in a sink that is idempotent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
+
+from penstock import blocking
+from penstock.errors import CallerError
+from tests.spark.drive import POINTS, Crash, Logs, Query
+
+JOBS = 95
+BATCH = 20
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    return f"memory:{request.node.name}"
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[blocking.Queue]:
+    with blocking.connect(url) as store:
+        yield store.queue("jobs")
+
+
+def options(url: str, **more: Any) -> dict[str, str]:
+    given = {"url": url, "queue": "jobs", "maxJobsPerTrigger": BATCH, "lease": 600, "wait": 0, **more}
+    return {name: str(value) for name, value in given.items()}
+
+
+def bodies(logs: Logs) -> list[int]:
+    return sorted(int(row["body"]) for row in logs.rows)
+
+
+def test_a_queue_is_drained_in_batches(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(JOBS))
+    logs = Logs()
+    Query(logs, options(url)).run()
+    assert bodies(logs) == list(range(JOBS))
+    assert [len(rows) for rows in logs.sink.values()] == [20, 20, 20, 20, 15]
+    assert queue.total() == 0
+
+
+@pytest.mark.parametrize("batch", [0, 2, 4])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(
+    point: str, batch: int, url: str, queue: blocking.Queue
+) -> None:
+    queue.push_many(range(JOBS))
+    logs = Logs()
+    first = Query(logs, options(url), lambda name, number: (name, number) == (point, batch))
+    with pytest.raises(Crash):
+        first.run()
+    first.stop()
+    Query(logs, options(url)).run()
+    # Before anything was logged nobody knows the run, and its jobs come back with their leases.
+    unknown = BATCH if (point, batch) == ("claimed", 0) else 0
+    assert len(bodies(logs)) == JOBS - unknown
+    assert len(set(bodies(logs))) == len(bodies(logs))
+    assert queue.total() == unknown
+
+
+def test_a_batch_that_was_claimed_but_never_logged_is_found_again_at_once(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(JOBS))
+    logs = Logs()
+    first = Query(logs, options(url), lambda name, number: (name, number) == ("claimed", 1))
+    with pytest.raises(Crash):
+        first.run()
+    assert queue.reserved() == BATCH
+    Query(logs, options(url)).run()
+    assert bodies(logs) == list(range(JOBS))
+
+
+def test_with_an_owner_the_first_batch_is_found_without_a_log(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(JOBS))
+    first = Query(Logs(), options(url, owner="reports"), lambda name, number: name == "claimed")
+    with pytest.raises(Crash):
+        first.run()
+    first.stop()
+    logs = Logs()
+    Query(logs, options(url, owner="reports")).run()
+    assert bodies(logs) == list(range(JOBS))
+
+
+def test_jobs_that_others_finished_are_missing_from_a_replay_and_none_come_in_their_place(
+    url: str, queue: blocking.Queue
+) -> None:
+    queue.push_many(range(JOBS))
+    logs = Logs()
+    first = Query(logs, options(url, lease=1), lambda name, number: (name, number) == ("read", 0))
+    with pytest.raises(Crash):
+        first.run()
+    first.stop()
+    queue.store.shift_clock(3600)
+    others = queue.reserve_many(JOBS)
+    done = [job for job in others if int(job.body) < 5]
+    queue.ack_many(done)
+    queue.nack_many([job for job in others if job not in done])
+    queue.store.shift_clock(-3600)
+    queue.push("more")
+    Query(logs, options(url)).run(available_now=False, batches_max=1)
+    assert logs.sink[0] == []
+    assert len(logs.sink[1]) == 1
+
+
+def test_a_busy_queue_ends_with_what_was_there_at_the_start(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(JOBS))
+    logs = Logs()
+
+    def push_more(name: str, number: int) -> bool:
+        if name == "written":
+            queue.push_many(range(1000, 1000 + BATCH))
+        return False
+
+    Query(logs, options(url), push_more).run()
+    assert len(logs.rows) == JOBS
+
+
+def test_an_empty_queue_gives_the_same_offset(url: str) -> None:
+    query = Query(Logs(), options(url))
+    query.run()
+    assert query.logs.offsets == []
+
+
+def test_a_paused_queue_gives_no_batch(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(3))
+    queue.pause()
+    logs = Logs()
+    Query(logs, options(url)).run()
+    assert logs.rows == []
+    queue.resume()
+    Query(logs, options(url)).run()
+    assert len(logs.rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"url": ""}, "needs the option url"),
+        ({"queue": ""}, "needs the option queue"),
+        ({"lease": "soon"}, "lease is a number"),
+        ({"colour": "red"}, "no option colour"),
+        ({"owner": "a b"}, "owner"),
+        ({"states": "ready,gone"}, "states"),
+        ({"maxJobsPerTrigger": "0"}, "maxJobsPerTrigger"),
+    ],
+)
+def test_options_that_can_not_be_are_refused(given: dict[str, str], complaint: str, url: str) -> None:
+    with pytest.raises(CallerError, match=complaint):
+        Query(Logs(), {**options(url), **given})
