@@ -99,14 +99,6 @@ def steps_of(text: str) -> list[Step]:
     return steps
 
 
-def _free_row() -> int:
-    """Find the first of some ports in a row that are free with those of the bus."""
-    while True:
-        first = free_port()
-        if all(cluster_local.is_free(at + bus) for at in range(first, first + PORTS_IN_A_ROW) for bus in (0, 10_000)):
-            return first
-
-
 class Values:
     """What the ids of a page stand for in this run, and its ports."""
 
@@ -114,7 +106,7 @@ class Values:
         self.by_text: dict[str, str] = {}
         self.ports: dict[str, str] = {}
         if in_a_row:
-            first = _free_row()
+            first = free_port(PORTS_IN_A_ROW)
             self.ports = {str(7711 + number): str(first + number) for number in range(PORTS_IN_A_ROW)}
 
     def port(self, text: str) -> str:

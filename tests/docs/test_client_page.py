@@ -15,7 +15,7 @@ from tests.docs.examples import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "client.md").read_text("utf-8")
 SETTINGS = [name for name in inspect.signature(ClusterClient.__init__).parameters if name != "self"]
-METHODS = [name for name, value in vars(ClusterClient).items() if inspect.isfunction(value) and name[0] != "_"]
+METHODS = [name for name, _ in inspect.getmembers(ClusterClient, inspect.isfunction) if name[0] != "_"]
 VALUES = [name for name in penstock.client.__all__ if is_dataclass(getattr(penstock.client, name))]
 
 
