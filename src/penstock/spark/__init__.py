@@ -5,7 +5,8 @@
     df.write.format("penstock")...      each row is a job
 
 Read in this order: `columns` (a job as a row), `settings` (options), `streaming` (batches that are claimed), `looking`
-(a look), `sink` (rows to jobs), then `java` and `session` (how Spark is started where somebody just installed it).
+(a look), `sink` (rows to jobs), `failing` (jobs that can't be processed), `draining`; then `java` and `session` (how
+Spark is started where somebody just installed it).
 
 Spark finds the format by the top-level module `pyspark_penstock`. Nothing here is imported by the rest of Penstock.
 """

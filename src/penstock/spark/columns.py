@@ -1,17 +1,20 @@
 """A job as a row, and many of them as an Arrow batch.
 
-id                     text
-queue                  text
-body                   binary: bytes as they are, text as UTF-8, anything else as JSON
-payload                text: the payload as JSON, where it is JSON; else null
-headers                map of texts; values that are no texts, as JSON
-created                when the job was pushed, where the store knows
-tries                  deliveries before this one
-nacks                  of these, given back by a worker, where the store knows
-additional_deliveries  of these, redelivered for another reason, where the store knows
-node                   the node that gave the job, on a cluster
-state                  ready, scheduled or reserved: of use in a look; jobs of a stream are all reserved, by it
-mature                 when the job was or will be ready; of a reserved one, when its lease ends
+The columns, which `COLUMNS` below defines:
+
+    id                     text
+    queue                  text
+    body                   binary: bytes as they are, text as UTF-8, anything else as JSON
+    payload                text: the payload as JSON, where it is JSON; else null
+    headers                map of texts; values that are no texts, as JSON
+    created                when the job was pushed, where the store knows
+    tries                  deliveries before this one
+    nacks                  of these, given back by a worker, where the store knows
+    additional_deliveries  of these, redelivered for another reason, where the store knows
+    node                   the node that gave the job, on a cluster
+    claim                  the key under which a stream's batch holds the job; null in a look
+    state                  ready, scheduled or reserved: of use in a look; jobs of a stream are all reserved, by it
+    mature                 when the job was or will be ready; of a reserved one, when its lease ends
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def _micros(milliseconds: int | None) -> int | None:
     return None if milliseconds is None else milliseconds * _MICROSECONDS
 
 
-# Column -> Spark's type, and how a job gives it. The queue's name is filled in apart.
+# Column -> Spark's type, and how a job gives it. What all jobs of a batch share is filled in apart.
 _Column = tuple[str, Callable[[StoredJob], Any]]
 COLUMNS: dict[str, _Column] = {
     "id": ("string", lambda job: job.id),
@@ -77,6 +80,7 @@ COLUMNS: dict[str, _Column] = {
     "nacks": ("int", lambda job: job.nacks),
     "additional_deliveries": ("int", lambda job: job.additional_deliveries),
     "node": ("string", lambda job: job.node),
+    "claim": ("string", lambda job: None),
     "state": ("string", lambda job: str(job.state)),
     "mature": ("timestamp", lambda job: _micros(job.mature_ms)),
 }
@@ -112,12 +116,13 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
     return pa.schema([pa.field(name, types[COLUMNS[name][0]]) for name in names])
 
 
-def to_batch(jobs: Sequence[StoredJob], queue: str, schema: pa.Schema) -> pa.RecordBatch:
+def to_batch(jobs: Sequence[StoredJob], schema: pa.Schema, queue: str, claim: str | None = None) -> pa.RecordBatch:
     """Jobs as an Arrow batch."""
+    same = {"queue": queue, "claim": claim}
     arrays = []
     for field in schema:
-        if field.name == "queue":
-            values: list[Any] = [queue] * len(jobs)
+        if field.name in same:
+            values: list[Any] = [same[field.name]] * len(jobs)
         else:
             read = COLUMNS[field.name][1]
             values = [read(job) for job in jobs]

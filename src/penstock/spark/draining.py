@@ -51,7 +51,7 @@ def start_drain(
         .option("maxJobsPerTrigger", jobs_max)
         .option("lease", lease)
         .load()
-        .drop("state", "mature")
+        .drop("claim", "state", "mature")
     )
 
     def write(batch: DataFrame, number: int) -> None:
@@ -77,8 +77,8 @@ class _Counted:
 def fill(spark: SparkSession, url: str, queue: str, directory: str) -> int:
     """Add a job for each row of Parquet files; gives how many. What a drain wrote becomes the jobs that it was."""
     rows = spark.read.parquet(directory)
-    kept = [name for name in rows.columns if name in {"body", "headers", "delay", "ttl", "retry", "unique"}]
-    if "body" not in rows.columns:
+    kept = [name for name in rows.columns if name in {"body", "payload", "headers", "delay", "ttl", "retry", "unique"}]
+    if not {"body", "payload"} & set(kept):
         kept = rows.columns
     counted = _Counted()
     jobs = rows.select(*kept).observe(counted.observation, counted.rows)

@@ -38,7 +38,7 @@ class QueueLook(DataSourceReader):
                 page = store.driver.peek(self._settings.queue, JobState(partition.value), PAGE, cursor)
                 jobs: list[StoredJob] = page.jobs
                 if jobs:
-                    yield to_batch(jobs, self._settings.queue, schema)
+                    yield to_batch(jobs, schema, self._settings.queue)
                 cursor = page.cursor
                 if cursor is None:
                     return

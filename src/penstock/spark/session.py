@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ def local_session(
         ensure_java()
         # Without it Spark looks up the machine's name, which many machines can't resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Else Spark's Python processes are the first `python3` on the PATH, which may know nothing of us.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**QUIET, **(settings or {})}.items():

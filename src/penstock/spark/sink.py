@@ -1,7 +1,7 @@
 """Rows become jobs.
 
-    body        binary or text: stored as it is; or else
-    payload     text: JSON, which is parsed on stores that keep payloads; or else
+    body        binary or text: stored as it is
+    payload     text: JSON; where there is one it goes before the body on stores that keep payloads
     (neither)   the other columns of the row, as a JSON object
     queue, delay, ttl, retry, headers, unique
                 optional, for a row of its own queue, times in seconds, a map of headers and a unique key
@@ -66,14 +66,13 @@ class _Rows:
     def payload(self, row: dict[str, Any], keeps_payloads: bool) -> Any:
         if self.content is None:
             return {name: row[name] for name in self.others}
+        json_text = row.get("payload")
+        if isinstance(json_text, str) and (keeps_payloads or self.content == "payload"):
+            return decode(json_text.encode()) if keeps_payloads else json_text.encode()
         value = row[self.content]
-        if isinstance(value, str) and self.content == "body":
-            return value if keeps_payloads else value.encode()
-        if isinstance(value, str):
-            return decode(value.encode()) if keeps_payloads else value.encode()
         if value is None:
             raise CallerError(f"the column {self.content} is null: a job needs a body")
-        return value
+        return value.encode() if isinstance(value, str) and not keeps_payloads else value
 
     def push(self, row: dict[str, Any], key: str | None, keeps_payloads: bool) -> Push:
         own = row.get(self.unique) if self.unique is not None else None

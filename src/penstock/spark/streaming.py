@@ -107,7 +107,10 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = arrow_schema(self._columns)
         size = self._settings.partition_jobs
         pieces = [jobs[begin : begin + size] for begin in range(0, len(jobs), size)]
-        return [InputPartition(_packed(to_batch(piece, self._settings.queue, schema))) for piece in pieces]
+        return [
+            InputPartition(_packed(to_batch(piece, schema, self._settings.queue, self.claims.key(end))))
+            for piece in pieces
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(partition.value)
@@ -145,7 +148,8 @@ class _Claims:
         self._heart: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def _key(self, offset: Offset) -> str:
+    def key(self, offset: Offset) -> str:
+        """The claim's key in the store."""
         return f"spark:{offset['run']}:{offset['seq']}"
 
     def check_owner(self, offset: Offset) -> None:
@@ -178,7 +182,7 @@ class _Claims:
     def finish(self, offset: Offset) -> None:
         """Spark has logged this batch as done."""
         if offset["seq"]:
-            through_outages(lambda: self.queue.ack_claim(self._key(offset)))
+            through_outages(lambda: self.queue.ack_claim(self.key(offset)))
         with self._lock:
             for seq in [seq for seq in self._open if seq <= offset["seq"]]:
                 del self._open[seq]
@@ -193,7 +197,7 @@ class _Claims:
             self._hold(offset, jobs)
         else:
             # A key under which nothing is left would give nothing for ever.
-            through_outages(lambda: self.queue.ack_claim(self._key(offset)))
+            through_outages(lambda: self.queue.ack_claim(self.key(offset)))
         return bool(jobs)
 
     def begin(self, offset: Offset, count: int, wait_s: float) -> list[StoredJob]:
@@ -209,7 +213,7 @@ class _Claims:
         return jobs
 
     def _claim(self, offset: Offset, count: int) -> list[StoredJob]:
-        return [job.stored for job in self.queue.claim(self._key(offset), count, lease=self._settings.lease_s)]
+        return [job.stored for job in self.queue.claim(self.key(offset), count, lease=self._settings.lease_s)]
 
     def jobs_of(self, offset: Offset) -> list[StoredJob]:
         """The jobs of a claim: from memory, or, after a restart, from the store."""
@@ -242,7 +246,7 @@ class _Claims:
                 with self._lock:
                     numbers = list(self._open)
                 for number in numbers:
-                    queue.extend_claim(self._key({"run": self._run, "seq": number}), self._settings.lease_s)
+                    queue.extend_claim(self.key({"run": self._run, "seq": number}), self._settings.lease_s)
                 if self._owner is not None:
                     owners = store.queue(self._owner.queue.name)
                     owners.extend(self._owner, self._settings.lease_s)
