@@ -21,7 +21,9 @@ def main(url: str, queue: str, directory: str) -> None:
         batch.select("id", "body", "payload", "created").write.mode("overwrite").parquet(f"{directory}/batch={number}")
 
     log = f"{directory}/_checkpoint"
-    jobs.writeStream.foreachBatch(write).option("checkpointLocation", log).trigger(availableNow=True).start().awaitTermination()
+    jobs.writeStream.foreachBatch(write).option("checkpointLocation", log).trigger(
+        availableNow=True
+    ).start().awaitTermination()
 
     drained = spark.read.parquet(directory)
     when = f.coalesce("created", f.current_timestamp())

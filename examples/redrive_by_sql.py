@@ -1,6 +1,6 @@
 """Choose dead letters by SQL, and send them back to the queues that they came from.
 
-    python examples/redrive_by_sql.py sqlite:///jobs.db "error LIKE '%timeout%' AND from_queue = 'mail'"
+python examples/redrive_by_sql.py sqlite:///jobs.db "error LIKE '%timeout%' AND from_queue = 'mail'"
 """
 
 import sys

@@ -42,7 +42,7 @@ def trying(function: Callable[..., Any], returns: str) -> Callable[..., Column]:
         except Exception as problem:
             return None, _text(problem)
 
-    made: Callable[..., Column] = f.udf(run, f"struct<value: {returns}, error: string>")
+    made: Callable[..., Column] = f.udf(run, f"struct<value: {returns}, error: string>", useArrow=False)
     return made
 
 

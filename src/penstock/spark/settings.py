@@ -29,6 +29,7 @@ OPTIONS = {
     "partitionJobs": "jobs in a partition",
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
+SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
 _OWNER = re.compile(r"[\w.\-]{1,100}")
 
 
@@ -65,7 +66,7 @@ def _number(options: Mapping[str, str], name: str, default: float, low: float, h
 def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True) -> Settings:
     """Options as Spark hands them over; what is unknown is refused, so that a slip is noticed."""
     given = {str(name).lower(): str(value) for name, value in options.items()}
-    unknown = [name for name in given if name not in _BY_SMALL_NAME]
+    unknown = [name for name in given if name not in _BY_SMALL_NAME and name not in SPARKS_OWN]
     if unknown:
         known = ", ".join(OPTIONS)
         raise CallerError(f"format penstock has no option {', '.join(sorted(unknown))}; it has {known}")

@@ -1,0 +1,199 @@
+"""Queues in a real Spark: looks, streams, writes, dead letters, drain and fill, and the examples."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
+
+from pyspark.sql import DataFrame
+
+from penstock import blocking
+from penstock.spark.draining import fill, start_drain, wait_for
+from penstock.spark.failing import isolating, split, to_dead_letters, trying
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def stream(spark: Any, url: str, queue: str = "jobs", **options: Any) -> DataFrame:
+    reader = spark.readStream.format("penstock").option("url", url).option("queue", queue)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    loaded: DataFrame = reader.load()
+    return loaded
+
+
+def run_now(rows: DataFrame, handle: Any, checkpoint: Path) -> None:
+    writer = rows.writeStream.foreachBatch(handle).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_a_look_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: str, store: blocking.Store) -> None:
+    queue = store.queue("jobs")
+    queue.push({"n": 1}, headers={"color": "red", "size": 3})
+    queue.push(b"\xff\x00", delay=3600)
+    queue.push("taken")
+    queue.reserve_many(1)
+    before = queue.sizes()
+    rows = {
+        row.state: row
+        for row in spark.read.format("penstock").option("url", url).option("queue", "jobs").load().collect()
+    }
+    assert set(rows) == {"ready", "scheduled", "reserved"}
+    assert rows["reserved"].payload == '{"n":1}'
+    assert rows["reserved"].headers == {"color": "red", "size": "3"}
+    assert (rows["scheduled"].body, rows["scheduled"].payload) == (b"\xff\x00", None)
+    assert rows["ready"].queue == "jobs"
+    assert queue.sizes() == before
+
+
+def test_columns_leave_bodies_out(spark: Any, url: str, store: blocking.Store) -> None:
+    store.queue("jobs").push("x")
+    reader = spark.read.format("penstock").option("url", url).option("queue", "jobs").option("columns", "id, tries")
+    assert reader.load().columns == ["id", "tries"]
+    assert reader.load().count() == 1
+
+
+def test_a_drain_puts_every_job_once_into_plain_parquet(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    queue = store.queue("jobs")
+    queue.push_many({"n": number} for number in range(250))
+    moved: list[int] = []
+    wait_for(start_drain(spark, url, "jobs", f"{tmp_path}/out", jobs_max=100, moved=moved.append))
+    assert (sum(moved), queue.total()) == (250, 0)
+
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(f"{tmp_path}/out")
+    assert sorted(json.loads(body)["n"] for body in table["body"].to_pylist()) == list(range(250))
+
+
+def test_what_was_drained_can_be_filled_in_again(spark: Any, url: str, store: blocking.Store, tmp_path: Path) -> None:
+    store.queue("jobs").push_many([{"n": 1}, b"\xff", "text"], headers={"a": "1"})
+    wait_for(start_drain(spark, url, "jobs", f"{tmp_path}/out"))
+    assert fill(spark, url, "again", f"{tmp_path}/out") == 3
+    jobs = list(store.queue("again").jobs())
+    assert sorted(job.body for job in jobs) == [b'"text"', b'{"n":1}', b"\xff"]
+    assert {job.headers["a"] for job in jobs} == {"1"}
+
+
+def test_rows_are_written_as_jobs_with_their_own_options(spark: Any, url: str, store: blocking.Store) -> None:
+    rows = spark.createDataFrame(
+        [("a", 0.0, {"h": "1"}, "k1"), ("b", 3600.0, None, "k2"), ("a", 0.0, None, "k1")],
+        "body string, delay double, headers map<string,string>, unique string",
+    )
+    rows.coalesce(1).write.format("penstock").option("url", url).option("queue", "jobs").mode("append").save()
+    queue = store.queue("jobs")
+    assert [(job.body, job.headers) for job in queue.peek()] == [(b"a", {"h": "1"})]
+    assert queue.scheduled() == 1
+
+
+def test_rows_without_a_body_are_json(spark: Any, url: str, store: blocking.Store) -> None:
+    rows = spark.createDataFrame([("one", 1), ("two", 2)], "queue string, n int")
+    rows.write.format("penstock").option("url", url).mode("append").save()
+    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": 1}, {"n": 2}]  # type: ignore[union-attr]
+
+
+def test_a_stream_from_queue_to_queue_adds_no_job_twice_when_a_batch_is_run_again(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    store.queue("jobs").push_many(range(40))
+    checkpoint = tmp_path / "checkpoint"
+
+    def start() -> Any:
+        rows = stream(spark, url, maxJobsPerTrigger=40).select("body")
+        writer = rows.writeStream.format("penstock").option("url", url).option("queue", "copies")
+        return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+    start().awaitTermination()
+    # As if the driver had died before it could log the batch as done, and the jobs had come back.
+    (checkpoint / "commits" / "0").unlink()
+    for crc in checkpoint.glob("commits/.*crc"):
+        crc.unlink()
+    start().awaitTermination()
+    assert sorted(job.payload for job in store.queue("copies").jobs()) == list(range(40))
+
+
+def test_jobs_that_a_function_can_not_read_go_to_the_dead_letters(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    store.queue("jobs").push_many([{"n": 1}, b"{bad", {"n": 2}])
+    number_of = trying(lambda body: json.loads(bytes(body))["n"], "int")
+    seen: list[int] = []
+
+    def handle(batch: DataFrame, number: int) -> None:
+        good, bad = split(batch.withColumn("n", number_of("body")), "n")
+        seen.extend(row.n for row in good.select("n").collect())
+        assert to_dead_letters(bad, url, "jobs") == 1
+
+    run_now(stream(spark, url), handle, tmp_path / "checkpoint")
+    [dead] = store.dead_letters().peek()
+    assert sorted(seen) == [1, 2]
+    assert (dead.body, dead.headers["x-dl-from-queue"]) == (b"{bad", "jobs")
+    assert "JSONDecodeError" in dead.headers["x-dl-error"]
+    assert store.queue("jobs").total() == 0
+
+
+def test_a_batch_that_fails_is_cut_until_the_job_is_found(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    store.queue("jobs").push_many([{"n": number} if number != 5 else b"poison" for number in range(8)])
+    seen: set[int] = set()
+
+    def write(batch: DataFrame, number: int) -> None:
+        seen.update(json.loads(bytes(row.body))["n"] for row in batch.select("body").collect())
+
+    run_now(stream(spark, url), isolating(write, url, "jobs"), tmp_path / "checkpoint")
+    assert seen == {0, 1, 2, 3, 4, 6, 7}
+    assert [job.body for job in store.dead_letters().peek()] == [b"poison"]
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def keep_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples end the session, which here is everybody's."""
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+
+
+@pytest.mark.usefixtures("keep_session")
+def test_the_example_that_drains_to_parquet(
+    url: str, store: blocking.Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.queue("clicks").push_many({"page": number} for number in range(30))
+    example("drain_to_parquet").main(url, "clicks", f"{tmp_path}/out")
+    assert "30 jobs" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("keep_session")
+def test_the_example_that_enriches(url: str, store: blocking.Store) -> None:
+    store.queue("orders").push_many([{"item": "pear", "count": 2}, {"item": "stone", "count": 1}])
+    example("enrich").main(url, "orders", "priced")
+    assert [job.payload for job in store.queue("priced").jobs()] == [{"item": "pear", "count": 2, "price": 10}]
+    assert [job.payload["item"] for job in store.dead_letters().jobs()] == ["stone"]
+
+
+@pytest.mark.usefixtures("keep_session")
+def test_the_example_that_redrives_by_sql(url: str, store: blocking.Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for error in ("a timeout", "no such address"):
+        store.queue("mail").push(error)
+        store.queue("mail").reserve(0).fail(error)  # type: ignore[union-attr]
+    example("redrive_by_sql").main(url, "error LIKE '%timeout%' AND from_queue = 'mail'")
+    assert capsys.readouterr().out.endswith("1 sent back\n")
+    assert [job.payload for job in store.queue("mail").jobs()] == ["a timeout"]
