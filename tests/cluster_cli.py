@@ -75,7 +75,7 @@ class Made:
 
     def __init__(self, directory: Path, count: int) -> None:
         self.directory = directory
-        said = events(done("create", count, "--dir", directory, "--base-port", free_port(), "--json"))
+        said = events(done("create", count, "--dir", directory, "--base-port", free_port(count), "--json"))
         self.rows = [event for event in said if event["event"] == "node"]
         self.addresses = [str(row["address"]) for row in self.rows]
 

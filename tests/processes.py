@@ -6,6 +6,8 @@ it with the reason elsewhere.
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import importlib
 import os
 import random
@@ -14,9 +16,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,20 +30,50 @@ from penstock.errors import ConnectionLost, ReplyError
 
 # A node needs port and port + 10000, both below the range from which the system takes ports for outgoing connections.
 PORTS = range(11_000, 22_000)
+BUS_OFFSET = 10_000
 START_SECONDS = 30.0  # on a machine that is busy with other things
 
+_own_ports: set[int] = set()
 
-def free_port() -> int:
-    """Find a port that is free together with the one of the bus."""
+
+def free_port(in_a_row: int = 1) -> int:
+    """Find a port, or the first of several in a row, free together with those of the bus. No other test gets them."""
     while True:
         port = random.choice(PORTS)
-        try:
-            for candidate in (port, port + 10_000):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", candidate))
-        except OSError:
-            continue
-        return port
+        wanted = [at + bus for at in range(port, port + in_a_row) for bus in (0, BUS_OFFSET)]
+        taken = list(takewhile(_take_port, wanted))
+        if taken == wanted:
+            return port
+        for at in taken:
+            _leave_port(at)
+
+
+def _take_port(port: int) -> bool:
+    """Keep a port for this process as long as it lives.
+
+    Nobody listens there yet, so that tests of another process would find it free as well: a lock on the port's byte of
+    a file tells them.
+    """
+    if port in _own_ports:
+        return False
+    try:
+        fcntl.lockf(_port_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    _own_ports.add(port)
+    return True
+
+
+def _leave_port(port: int) -> None:
+    _own_ports.remove(port)
+    fcntl.lockf(_port_locks(), fcntl.LOCK_UN, 1, port)
+
+
+@functools.cache
+def _port_locks() -> int:
+    return os.open(Path(tempfile.gettempdir(), f"penstock-test-ports-{os.getuid()}"), os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def lacking(what: str) -> NoReturn:

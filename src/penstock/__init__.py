@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.queues.capabilities import Capability
     from penstock.queues.dead_letters import DeadLetter
     from penstock.queues.pushing import Push
+    from penstock.worker import Fail, Retry, Summary, Worker
 
 __version__ = "0.1.0"
 
@@ -30,12 +31,16 @@ __all__ = [
     "Capability",
     "DeadLetter",
     "Exponential",
+    "Fail",
     "Fixed",
     "Job",
     "JobState",
     "Push",
     "Queue",
+    "Retry",
     "Store",
+    "Summary",
+    "Worker",
     "__version__",
     "connect",
 ]
@@ -47,12 +52,16 @@ _HOMES = {
     "Capability": "penstock.queues.capabilities",
     "DeadLetter": "penstock.queues.dead_letters",
     "Exponential": "penstock.queues.backoff",
+    "Fail": "penstock.worker",
     "Fixed": "penstock.queues.backoff",
     "Job": "penstock.queues.aio",
     "JobState": "penstock.job",
     "Push": "penstock.queues.pushing",
     "Queue": "penstock.queues.aio",
+    "Retry": "penstock.worker",
     "Store": "penstock.queues.aio",
+    "Summary": "penstock.worker",
+    "Worker": "penstock.worker",
     "connect": "penstock.queues.aio",
 }
 

@@ -118,7 +118,7 @@ def test_nodes_that_were_stopped_start_again_with_their_jobs(make: Callable[[int
 
 
 def test_what_create_prints_can_be_typed(make: Callable[[int], Made], directory: Path) -> None:
-    base = free_port()
+    base = free_port(in_a_row=2)
     said = done("create", 2, "--dir", directory, "--base-port", base)
     assert said.splitlines()[0].split() == ["NAME", "ADDRESS", "NODE", "PROCESS", "DIRECTORY"]
     assert "2 nodes running; all of them see each other." in said
@@ -132,7 +132,7 @@ def test_what_create_prints_can_be_typed(make: Callable[[int], Made], directory:
 
 
 def test_a_port_that_is_taken_is_left_out(directory: Path) -> None:
-    base = free_port()
+    base = free_port(in_a_row=2)
     with socket.create_server(("127.0.0.1", base + 10_000)):
         said = events(done("create", 1, "--dir", directory, "--base-port", base, "--json"))
     assert int(said[0]["address"].rpartition(":")[2]) > base

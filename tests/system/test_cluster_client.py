@@ -24,7 +24,7 @@ CLUSTER_BUS = True
 needs_bus = pytest.mark.skipif(not CLUSTER_BUS, reason="needs the cluster bus")
 
 # Switch on once a node takes back a job that it hands to a client whose end it has read, or reads, in the same round.
-HANDED_JOBS_COME_BACK = False
+HANDED_JOBS_COME_BACK = True
 needs_handed_jobs_back = pytest.mark.skipif(
     not HANDED_JOBS_COME_BACK, reason="needs nodes that take back what they handed to a client that hung up"
 )

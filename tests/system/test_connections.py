@@ -7,7 +7,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -224,6 +224,58 @@ def test_a_blocked_client_that_disappears_eats_no_job(node: NodeProcess, with_re
         node.call("ADDJOB", "q", "body", 0)
         assert node.call("QLEN", "q") == 1
         assert len(node.call("GETJOB", "NOHANG", "FROM", "q")) == 1
+
+
+@contextmanager
+def stopped(node: NodeProcess) -> Iterator[None]:
+    """Hold a node's process: all that is sent to it meanwhile, it gets in one round, in the order in which it came."""
+    assert node.process is not None
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+
+
+def link_to(node: NodeProcess, *words: bytes | str | int) -> socket.socket:
+    """Open a connection, and send a request."""
+    link = socket.create_connection((node.host, node.port), 30)
+    link.sendall(encode(*words))
+    return link
+
+
+@pytest.mark.parametrize("retry_s", [0, 3600])
+@pytest.mark.parametrize("goes_first", [True, False])
+@pytest.mark.parametrize("go", [socket.socket.close, vanish])
+def test_a_job_for_a_client_that_disappears_in_the_same_round_goes_to_the_next(
+    node: NodeProcess, go: Callable[[socket.socket], None], goes_first: bool, retry_s: int
+) -> None:
+    gone = link_to(node, "GETJOB", "FROM", "q")
+    wait_until(lambda: node.info()["blocked_clients"] == "1")
+    with link_to(node, "GETJOB", "FROM", "q") as other, RawLink(node) as producer:
+        wait_until(lambda: node.info()["blocked_clients"] == "2")
+        producer.ask("PING")
+        with stopped(node):
+            if goes_first:
+                go(gone)
+            producer.post("ADDJOB", "q", "body", 0, "RETRY", retry_s)
+            if not goes_first:
+                go(gone)
+        assert other.recv(1000).endswith(b"body\r\n")
+        assert producer.reply().startswith(b"+D-")
+
+
+@pytest.mark.parametrize("retry_s", [0, 3600])
+def test_a_job_for_a_client_that_is_gone_when_its_reply_is_sent_waits_again(node: NodeProcess, retry_s: int) -> None:
+    node.call("ADDJOB", "q", "body", 0, "RETRY", retry_s)
+    link = link_to(node, "PING")
+    assert link.recv(100)
+    with stopped(node):
+        link.sendall(encode("GETJOB", "FROM", "q"))
+        vanish(link)
+    wait_until(lambda: clients(node) == 1)
+    assert node.info()["cmdstat_getjob"].startswith("calls=1,")
+    assert node.call("QLEN", "q") == 1
 
 
 def test_an_idle_client_is_closed_and_a_blocked_one_is_not(start_node: StartNode) -> None:

@@ -33,7 +33,7 @@ END = b"end-of-the-example"  # the message of a PING behind random input: its ec
 FUZZ = settings(
     max_examples=3000 if LONG else 300,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import sys
@@ -51,6 +52,19 @@ def test_a_client_talks_over_tls(start_node: StartNode, authority: Authority) ->
         assert [connection.execute("GETJOB", "FROM", "q")[0][2]] == [body]
         assert connection.pipeline([("PING", str(number)) for number in range(5000)])[-1] == b"4999"
     assert node.call("PING") == b"PONG"  # the plain port is there, too
+
+
+def test_a_client_that_says_it_sends_no_more_gets_its_reply_and_no_alarm(
+    start_node: StartNode, authority: Authority
+) -> None:
+    node = start_tls(start_node, authority)
+    trust = ssl.create_default_context(cafile=str(authority.cert))
+    plain = socket.create_connection((node.host, node.tls_port), 30)
+    with trust.wrap_socket(plain, server_hostname=node.host) as link:
+        link.sendall(b"PING\r\n")
+        socket.socket.shutdown(link, socket.SHUT_WR)  # TLS itself has no words for it that leave the other half open
+        assert link.recv(100) == b"+PONG\r\n"
+        assert link.recv(100) == b""
 
 
 def test_tls_can_be_the_only_way_in(start_node: StartNode, authority: Authority) -> None:

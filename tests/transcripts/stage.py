@@ -7,6 +7,10 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     A ADDJOB q hello 0     a command of a client of A; each node has one client, `A2` is a second one of A
     wait 0.5               time passes, in seconds
     cut A B                A and B no longer reach each other; `heal` ends all cuts
+    deafen A2              replies to it no longer leave the node, as to a client whose link is broken
+    close A2               the node hears that it is gone
+    stop A / go A          A stands still: what is sent to it comes when it goes on
+    rewrite A              A writes its journal anew
     crash A / start A      A's process is gone, memory and all; it comes back with its disk
     gossip                 from here on PINGs and PONGs are shown, too
 
@@ -70,6 +74,7 @@ class Stage:
         self.directives: dict[str, object] = {}
         self.seats: dict[str, Seat] = {}
         self.cuts: set[frozenset[str]] = set()
+        self.stopped: set[str] = set()
         self.originals: set[str] = set()
         self.jobs: dict[bytes, str] = {}
         self.lines: list[str] = []
@@ -91,6 +96,9 @@ class Stage:
     def deliver(self, sender: str, peer: Peer, data: bytes) -> None:
         receiver = _name(peer.ip)
         if not self.can_reach(sender, receiver):
+            return
+        if receiver in self.stopped:
+            self.after(LATENCY_S, self.deliver, sender, peer, data)
             return
         if sender in self.originals:
             data = data[:102] + bytes(34) + data[136:]
@@ -220,8 +228,22 @@ class Stage:
     def _do_heal(self) -> None:
         self.cuts.clear()
 
+    def _do_stop(self, name: str) -> None:
+        self.stopped.add(name)
+
+    def _do_go(self, name: str) -> None:
+        self.stopped.remove(name)
+
+    def _do_rewrite(self, name: str) -> None:
+        broker = self.desks[name].broker
+        broker.persistence.begin_rewrite()
+        self.desks[name].finish_rewrite()
+
     def _do_gossip(self) -> None:
         self.shows_gossip = True
+
+    def _do_deafen(self, name: str) -> None:
+        self.seats[name].takes = False
 
     def _do_close(self, name: str) -> None:
         seat = self.seats.pop(name)

@@ -184,6 +184,13 @@ class Broker:
             blocking.give_up_waiting(self.node, client.waiter)
             client.waiter = None
             self.shell.soon()
+        if client.handed is not None:
+            self.set_clock()
+            jobs, client.handed = client.handed, None
+            others = [other.handed for other in self.dirty if other.handed is not None]
+            # One that was given back by its id meanwhile may be on its way to somebody else.
+            blocking.take_back(self.node, [job for job in jobs if not any(job in other for other in others)])
+            self.shell.soon()
         if client.is_monitor:
             self.monitors.remove(client)
             self.reguard()
@@ -311,6 +318,7 @@ class Broker:
 
     def _mute(self, client: Client) -> None:
         """Swallow a reply, and go on with CLIENT REPLY SKIP: first its own reply, then the next, however late."""
+        client.handed = None  # it wants them so
         if client.reply_mode == REPLY_SKIP_NEXT:
             client.reply_mode = REPLY_SKIP
         elif client.reply_mode == REPLY_SKIP and client.waiter is None:
@@ -335,6 +343,8 @@ class Broker:
             self._mute(client)
         else:
             client.out.append(shape_outcome(client, waiter, outcome))
+            if isinstance(outcome, Job):
+                client.hand([outcome])
         self.touch(client)
 
     def added(self, addition: Addition) -> None:
@@ -411,7 +421,8 @@ class Broker:
                 data = b"".join(client.out)
                 client.out.clear()
                 self.statistics.output_bytes += len(data)
-                client.sink.write(data)
+                if client.sink.write(data):
+                    client.handed = None
             if client.closing:
                 client.sink.close(now=False)
             elif client.backlog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from penstock.broker.core.jobs import Job
 from penstock.broker.core.waiting import Addition, Waiter
 from penstock.wire.replies import NULL3, NULL_ARRAY, NULL_BULK
 
@@ -16,8 +17,8 @@ REPLY_SKIP_NEXT: Final = 3
 class Sink(Protocol):
     """The way back to a client: a socket, or a list in a test."""
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
+    def write(self, data: bytes) -> bool:
+        """Send bytes; False if the client is gone and surely none of them left this process."""
 
     def close(self, now: bool) -> None:
         """Close once everything is sent, or at once."""
@@ -46,6 +47,7 @@ class Client:
         "closing",
         "created_ms",
         "dirty",
+        "handed",
         "id",
         "is_monitor",
         "is_unix",
@@ -76,12 +78,20 @@ class Client:
         self.reply_mode = REPLY_ON
         self.last_command = "NULL"
         self.out: list[bytes] = []
+        self.handed: list[Job] | None = None  # the jobs in `out`
         self.dirty = False  # stands in the broker's list of clients with replies to send
         self.closing = False  # nothing more is read; closes when its replies are sent
         self.waiter: Waiter | Addition | None = None  # what it waits for
         self.backlog: list[list[bytes]] = []  # requests that wait until it is served, or input is resumed
         self.over_soft_since_ms = 0  # since when its output is above the soft limit
         self.speak(2)
+
+    def hand(self, jobs: list[Job]) -> None:
+        """Note which jobs its next reply gives it: if it goes before that is sent, they are queued again."""
+        if self.handed is None:
+            self.handed = jobs
+        else:
+            self.handed += jobs
 
     def speak(self, protocol: int) -> None:
         """Choose between RESP2 and RESP3."""

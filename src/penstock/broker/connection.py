@@ -150,16 +150,16 @@ class Connection:
             self._held = False
             self._link.resume_reading()
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
+    def write(self, data: bytes) -> bool:
+        """Send bytes; False if the client is gone and surely none of them left this process."""
         client = self._client
-        if self._link is None or client is None:
-            return
-        self._link.write(data)
+        if self._link is None or client is None or not self._link.write(data):
+            return False
         if self._reader.error is not None and _is_answered(client):
             # It waited for a job when it sent what is no request: now is the turn to tell it.
             self._link.write(error(f"ERR {self._reader.error}"))
             client.closing = True
+        return True
 
     def close(self, now: bool) -> None:
         """Close once everything is sent, or at once."""

@@ -34,6 +34,7 @@ from typing import Final
 
 from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
+from penstock.broker.core.removal import is_handover
 from penstock.broker.disk import Disk, File
 from penstock.wire.record import JobRecord, record_template
 
@@ -119,6 +120,13 @@ class Journal:
             else:
                 self.removed(job.id)
 
+    def undelivered(self, job: Job) -> None:
+        """Note that a job noted as delivered never went out, and waits in its queue again."""
+        if not job.rules.retry_s:  # its delivery was noted as its end
+            record = _load_template(self.record(job))
+            self._jobs.append(record % (job.id, job.ctime.to_bytes(8, "little"), job.body))
+        self._states.append(_state_command(job, self.node.wall_offset_ms))
+
     def changed(self, job: Job) -> None:
         """Note where a job is now."""
         self._states.append(_state_command(job, self.node.wall_offset_ms))
@@ -137,7 +145,7 @@ class Journal:
         """Give a job in the form it is stored in."""
         return JobRecord(
             id=job.id,
-            state=job.state if job.state != ACKED else ACTIVE,
+            state=QUEUED if job.state == QUEUED else ACTIVE,
             gc_retry=0,
             flags=job.flags & STORED_FLAGS,
             replicate=job.rules.replicate,
@@ -418,7 +426,9 @@ def is_kept(job: Job) -> bool:
     """Tell whether a job must come back: it is alive, or its ack is not yet everywhere."""
     if job.state == ACKED:
         return bool(job.flags & ACK_NOTED)
-    return job.state in (ACTIVE, QUEUED) and (job.rules.retry_s > 0 or not job.flags & DELIVERED)
+    if job.state in (ACTIVE, QUEUED):
+        return job.rules.retry_s > 0 or not job.flags & DELIVERED
+    return job.rules.retry_s > 0 and is_handover(job)  # until others have it
 
 
 def _write_all(file: File, data: bytes) -> None:

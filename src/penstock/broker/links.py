@@ -185,10 +185,10 @@ class Link:
             if self._tls is None or not self._is_reading or self._is_closing or not self._tls.pending():
                 return
 
-    def write(self, data: bytes) -> None:
-        """Send bytes, now as far as the peer takes them, the rest later."""
+    def write(self, data: bytes) -> bool:
+        """Send bytes, now as far as the peer takes them, the rest later; False if surely none of them left."""
         if self._is_closing:
-            return
+            return False
         sent = 0
         if not self._unsent:
             try:
@@ -197,15 +197,16 @@ class Link:
                 pass
             except OSError:
                 self.abort()
-                return
+                return self._tls is not None  # which may have sent a part before it failed
             if sent == len(data):
-                return
+                return True
         self._unsent.append(memoryview(data)[sent:])
         self._unsent_bytes += len(data) - sent
         self._watch(self._wants | select.EPOLLOUT)
         if self._unsent_bytes > UNSENT_BYTES_HIGH and not self._is_overfull:
             self._is_overfull = True
             self._handler.overfull()
+        return True
 
     def _send_unsent(self) -> None:
         left = SEND_BYTES_A_ROUND

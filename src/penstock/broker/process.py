@@ -129,6 +129,9 @@ def _reserved(files: int) -> int:
 def tls_context(config: Config) -> ssl.SSLContext:
     """Make the TLS side of the server."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    # A client may close its half and still want its replies. OpenSSL would send an alert behind them, and with that a
+    # client on asyncio loses what came just before it. Requests tell their own length, so that none can be cut unseen.
+    context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # OpenSSL before 3 sends none
     try:
         context.load_cert_chain(config.tls_cert_file, config.tls_key_file)
         if config.tls_ca_cert_file:

@@ -116,13 +116,12 @@ def _follow(link: Connection, address: Address, total: int, voice: Voice, timeou
 
 
 def _ask_again(link: Connection) -> Report:
-    again = "Run this again to go on: a node that was restarted is leaving still, but hands nothing over."
     try:
         report = report_of(link)
     except PeerError as error:
-        raise PeerError(f"{error}\n{again}") from error
+        raise PeerError(f"{error}\nWhen it runs again it goes on draining. Run this again to watch.") from error
     if not report.is_draining:
-        raise OperatorError(f"{link.address} drains no more: it was told CLUSTER LEAVING no, or restarted.\n{again}")
+        raise OperatorError(f"{link.address} drains no more: it was told CLUSTER LEAVING no. Run this to begin again.")
     return report
 
 

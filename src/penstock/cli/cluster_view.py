@@ -17,7 +17,8 @@ from penstock.errors import AuthenticationError, PeerError, ReplyError
 
 SHORT_ID = 8  # characters of an id that people see: two nodes that share them are one in four thousand million
 NODES_MAX = 1000  # asked at most: a list that is longer is no cluster of ours
-# Acked jobs are counted by walking over all of a node's jobs, which costs it some 10 ms for this many.
+# An original node doesn't tell how many of its jobs are acked: they are counted by walking over all of them, which
+# costs it some 10 ms for this many.
 COUNTED_JOBS_MAX = 20_000
 SCAN_COUNT = 1000
 
@@ -172,6 +173,8 @@ def report_of(link: Connection, count_acked: bool = False) -> Report:
         # CONFIG may be taken away from us, the rest is there all the same.
         int(limit[1]) if isinstance(limit, list) and len(limit) == 2 else None,
     )
+    if about_cluster.get("acked_jobs", "").isdecimal():
+        return replace(report, acked=int(about_cluster["acked_jobs"]))
     if not count_acked or report.jobs > COUNTED_JOBS_MAX:
         return report
     acked = scan(link, "acked", COUNTED_JOBS_MAX)

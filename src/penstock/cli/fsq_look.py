@@ -108,7 +108,8 @@ def stats(call: Call) -> int:
         label = row["queue"] if row["host"] is None else f"{row['queue']} @{row['host']}"
         oldest = "-" if row["oldest_seconds"] is None else f"{row['oldest_seconds']} s"
         counts = f"{row['queue_items']:>9}{oldest:>9}{row['done_items']:>9}{row['fail_items']:>9}{row['tmp_items']:>6}"
-        print(f"{_printable(label):<24}{counts}  {'down' if row['down'] else 'up'}")
+        aside = f", {row['aside_items']} set aside" if row["aside_items"] else ""
+        print(f"{_printable(label):<24}{counts}  {'down' if row['down'] else 'up'}{aside}")
     return 0
 
 

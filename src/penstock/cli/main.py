@@ -56,6 +56,7 @@ GROUPS: dict[str, Group] = {
     "purge": Group(_QUEUES, "Remove all waiting jobs of a queue.", ("purge",)),
     "copy": Group(_QUEUES, "Move a queue's jobs to another store.", ("copy",)),
     "spark": Group("penstock.cli.spark", "Drain a queue into Parquet with Spark, and fill one from it."),
+    "worker": Group("penstock.cli.worker", "Run a function of yours for the jobs of queues."),
     "version": Group("penstock.cli.version", "Print the version."),
 }
 

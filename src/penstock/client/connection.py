@@ -251,12 +251,15 @@ def encode(words: Command) -> bytes:
     """One command as RESP. Texts go as UTF-8."""
     if not words:
         raise CallerError("A command has at least one word.")
-    # hiredis takes no bytearray; and as its types have it, only commands of one word.
-    plain: Any = tuple(bytes(word) if isinstance(word, bytearray) else word for word in words)
+    plain: Any = words if isinstance(words, tuple) else tuple(words)  # as its types have it, hiredis takes one word
     try:
         packed: bytes = hiredis.pack_command(plain)
-    except (TypeError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
         raise CallerError(f"A command's words are str, bytes, int or float: {error}") from None
+    except TypeError as error:
+        if not any(isinstance(word, bytearray) for word in plain):  # which hiredis doesn't take
+            raise CallerError(f"A command's words are str, bytes, int or float: {error}") from None
+        return encode(tuple([bytes(word) if isinstance(word, bytearray) else word for word in plain]))
     return packed
 
 

@@ -2,7 +2,7 @@
 
 Nodes are tried in rounds. In a round each is tried once, or twice if its link broke under the command, which may only
 mean that the node was started again. Between rounds there is a pause that grows and is spread by chance, so that many
-clients which lost the same node don't come back at the same moment.
+clients which lost the same node don't come back at the same moment. Who has no patience gets one round.
 """
 
 import math
@@ -27,6 +27,7 @@ class Effort:
         "_broken",
         "_deadline",
         "_only_there",
+        "_patient",
         "_problems",
         "_rounds",
         "_seconds",
@@ -37,10 +38,17 @@ class Effort:
     )
 
     def __init__(
-        self, request: Request, settings: Settings, node: str | None = None, *, only_there: bool = True
+        self,
+        request: Request,
+        settings: Settings,
+        node: str | None = None,
+        *,
+        only_there: bool = True,
+        patient: bool = True,
     ) -> None:
         self.node = node  # that shall do it
         self._only_there = only_there
+        self._patient = patient  # whether there is a second round
         self.tried: set[Address] = set()
         now = settings.clock()
         self.looking_since = now  # for a node; who fails while others look needn't be asked by all of them
@@ -80,7 +88,7 @@ class Effort:
         now = settings.clock()
         longest = min(settings.pause_max, settings.pause_first * 2.0 ** min(self._rounds, DOUBLINGS_MAX))
         seconds = longest * settings.chance.uniform(0.5, 1.0)
-        if self._is_hopeless() or now + seconds >= self._deadline:
+        if not self._patient or self._is_hopeless() or now + seconds >= self._deadline:
             raise self.error()
         self._rounds += 1
         self.tried.clear()
@@ -98,7 +106,7 @@ class Effort:
         text = " ".join(_sentence(where, problem) for where, problem in self._problems.items())
         if self._is_hopeless():
             return AuthenticationError(f"NOAUTH No node takes the password. {text}")
-        within = "" if math.isinf(self._seconds) else f" within {self._seconds:g} s"
+        within = f" within {self._seconds:g} s" if self._patient and not math.isinf(self._seconds) else ""
         return Unreachable(f"No node took {self._what}{within}. {text or 'None was asked.'}", said)
 
 

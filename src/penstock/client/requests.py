@@ -51,6 +51,7 @@ REPEATS = {
     "HELLO": Repeat.ALWAYS,
     "INFO": Repeat.ALWAYS,
     "JSCAN": Repeat.ALWAYS,
+    "LEASE": Repeat.FETCH,  # the second time the token is another, and only the node knows it
     "NACK": Repeat.ALWAYS,  # a job that is queued already stays as it is
     "NACKCLAIM": Repeat.ALWAYS,
     "NACKLEASE": Repeat.ALWAYS,  # the second time it gives STALE
@@ -60,6 +61,7 @@ REPEATS = {
     "QPEEK": Repeat.ALWAYS,
     "QSCAN": Repeat.ALWAYS,
     "QSTAT": Repeat.ALWAYS,
+    "RELEASE": Repeat.ALWAYS,  # the second time it gives STALE
     "SHOW": Repeat.ALWAYS,
     "TIME": Repeat.ALWAYS,
     "WORKING": Repeat.ALWAYS,
@@ -67,6 +69,9 @@ REPEATS = {
 
 # Answers by which a node says that it did nothing, and that another one may: the command goes there.
 REFUSALS = frozenset({"LEAVING", "LOADING", "MISCONF"})
+
+# Where an add has the time that it may take, in milliseconds; 0 is for ever.
+ADD_TIMEOUT_AT = {"ADDJOB": 3, "ADDJOBS": 2}
 
 # They would change what the replies of a shared connection mean, or end it.
 NOT_SHARED = frozenset({"AUTH", "MONITOR", "QUIT"})
@@ -163,7 +168,10 @@ def _nack(replies: Sequence[Any], *, leased: bool) -> Request | None:
     if not isinstance(rows, list) or not rows:
         return None
     if leased:
-        return Request(("NACKLEASE", 0, *(word for row in rows for word in (row[1], row[3]))))
+        pairs = [word for row in rows for word in (row[1], row[3])]
+        # Nobody has seen them, so nothing shall be counted. A node that doesn't know RELEASE refuses the first command,
+        # to any other the second one is stale.
+        return Request(("RELEASE", *pairs), ("NACKLEASE", 0, *pairs))
     return Request(("NACK", *(row[1] for row in rows)))
 
 
@@ -182,6 +190,21 @@ def raw(words: Command) -> Request:
     if name == "HELLO" and len(words) > 1:
         raise CallerError("The client has chosen its protocol already: HELLO takes no version here.")
     return RawFetch(words) if name == "GETJOB" else Request(words)
+
+
+def raw_many(commands: Iterable[Command]) -> Request | None:
+    """Several commands of one name in the caller's own words; None if there are none."""
+    asked = [tuple(command) for command in commands]
+    if not asked:
+        return None
+    name, *others = sorted({raw(command).name for command in asked})
+    if others or name == "GETJOB":
+        raise CallerError(f"Commands that go together are of one name, and not GETJOB: {', '.join([name, *others])}.")
+    at = ADD_TIMEOUT_AT.get(name)
+    if at is None:
+        return Request(*asked)
+    waits_ms = [int(command[at]) for command in asked]
+    return Request(*asked, lane=Lane.ADD, wait=math.inf if 0 in waits_ms else max(waits_ms) / 1000)
 
 
 def _name(word: Word) -> str:

@@ -9,6 +9,9 @@
     directory-mode  a directory with another mode than the queue's own                                   changed
     attempt         a note of an attempt at an item that is gone                                         removed
     missing         a directory of the four that isn't there                                             made
+    lease-over      an item of the queue library (aside.py) whose lease or claim is over                 put back
+    due             an item that was set aside for later, and its time has come                          into `queue`
+    leftover        an empty directory of a lease that is over, or a claim that was never made           removed
 
 The last column is what `repair` does about it.
 """
@@ -23,7 +26,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.fsq import files, path
+from penstock.fsq import files, path, returning
+from penstock.fsq.aside import KEY_FILE, Aside, leases_in, listed, readable
 from penstock.fsq.constants import number_of
 from penstock.fsq.errors import FSQConfigError, FSQError, FSQWorkItemError, as_error, describe
 from penstock.fsq.inspecting import PLACES, host_names, place_of
@@ -41,6 +45,9 @@ KINDS = (
     "directory-mode",
     "attempt",
     "missing",
+    "lease-over",
+    "due",
+    "leftover",
 )
 
 
@@ -69,6 +76,7 @@ def audit(queue: str, older_seconds: float = OLD_SECONDS) -> Iterator[Finding]:
             if place not in missing:
                 yield from _Place(queue, host, place, older_seconds).findings()
         yield from _attempts(queue, host)
+        yield from _set_aside(Aside(path.base(queue, host)), time.time_ns() // 1_000_000)
 
 
 def repair(queue: str, older_seconds: float = OLD_SECONDS) -> Iterator[tuple[Finding, str | None]]:
@@ -111,6 +119,47 @@ def _attempts(queue: str, host: str | None) -> Iterator[Finding]:
             if files.identity(path.item(queue, name, host)) is None:
                 where = f"{directory}/{name}"
                 yield Finding("attempt", where, "the item is gone", partial(_remove, where))
+
+
+def _set_aside(aside: Aside, now_ms: int) -> Iterator[Finding]:
+    """What is set aside and should be back."""
+    for lease in sorted(aside.leases()):
+        if lease.until_ms <= now_ms:
+            text = f"its lease ended {(now_ms - lease.until_ms) // 1000} s ago"
+            yield from _late("lease-over", lease.path, text, partial(returning.end_leases, aside, [lease]))
+    for parked in sorted(aside.parked()):
+        if parked.mature_ms <= now_ms:
+            text = f"its time came {(now_ms - parked.mature_ms) // 1000} s ago"
+            yield from _late("due", parked.path, text, partial(returning.unpark, aside, [parked]))
+    for key in listed(aside.claim):
+        where = f"{aside.claim}/{key}"
+        if os.path.isdir(where) and not os.path.lexists(f"{where}/{KEY_FILE}"):
+            if all(lease.until_ms <= now_ms for lease in leases_in(where, listed(where))):
+                yield Finding("leftover", where, "the claim was never made", partial(_remove_claim, where))
+
+
+def _late(kind: str, directory: str, text: str, bring_back: Callable[[], object]) -> Iterator[Finding]:
+    names = listed(directory)
+    if not names:
+        yield Finding("leftover", directory, "there is nothing in it", partial(_call, bring_back))
+    for name in names:
+        where = f"{directory}/{name}"
+        if readable(name) is None:
+            yield Finding("stray", where, "it is no item")
+        else:
+            yield Finding(kind, where, text, partial(_call, bring_back))
+
+
+def _call(action: Callable[[], object]) -> None:
+    action()
+
+
+def _remove_claim(where: str) -> None:
+    """Remove what is left of a claim; what still has items in it stays."""
+    for name in listed(where):
+        with contextlib.suppress(OSError):
+            os.rmdir(f"{where}/{name}")
+    os.rmdir(where)
 
 
 class _Place:

@@ -2,7 +2,8 @@
 
 Each is an environment variable of the same name, read once when this module is loaded, and can be changed later with
 `set_const`. A change counts from the next call on: nothing else remembers a setting. As attributes of this module
-(`constants.FSQ_ROOT`) they can be read too.
+(`constants.FSQ_ROOT`) they can be read too. `using` changes some for a block of code of one thread or task, so that
+several roots can be worked on at the same time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import codecs
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from penstock.fsq.errors import FSQCoerceError, FSQEnvError
@@ -101,6 +104,25 @@ SETTINGS: dict[str, Setting] = {
 }
 
 _values: dict[str, Value] = {}
+_here: ContextVar[dict[str, Value] | None] = ContextVar("penstock_fsq_settings", default=None)
+
+
+def _value(name: str) -> Value:
+    here = _here.get()
+    return here[name] if here is not None and name in here else _values[name]
+
+
+@contextmanager
+def using(**values: object) -> Iterator[None]:
+    """Have other settings in a block; other threads and tasks don't see them."""
+    for name in values:
+        if name not in _values:
+            raise FSQEnvError(errno.ENOENT, f"unknown setting: {name}")
+    token = _here.set({**(_here.get() or {}), **{name: _converted(name, value) for name, value in values.items()}})
+    try:
+        yield
+    finally:
+        _here.reset(token)
 
 
 def _converted(name: str, value: object) -> Value:
@@ -126,7 +148,7 @@ def const(name: str) -> Any:
         raise TypeError(f"the name of a setting is a text, not {type(name).__name__}")
     if name not in _values:
         raise FSQEnvError(errno.EINVAL, f"unknown setting: {name}")
-    return _values[name]
+    return _value(name)
 
 
 def set_const(name: str, value: object) -> Any:
@@ -141,19 +163,19 @@ def set_const(name: str, value: object) -> Any:
 
 def text_of(name: str) -> str:
     """Give a setting that is a text."""
-    return str(_values[name])
+    return str(_value(name))
 
 
 def number_of(name: str) -> int:
     """Give a setting that is a number."""
-    value = _values[name]
+    value = _value(name)
     assert isinstance(value, int), f"{name} is not a number"
     return value
 
 
 def __getattr__(name: str) -> Any:
     if name in _values:
-        return _values[name]
+        return _value(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

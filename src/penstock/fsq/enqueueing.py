@@ -13,7 +13,8 @@ import contextlib
 import errno
 import os
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import IO, Any, Protocol
 
 from penstock.fsq import files, path
@@ -49,7 +50,10 @@ def check_writable(name: str) -> str:
 
 
 class NewItem:
-    """An item that is being written: `write` to it, then `commit` it or `abort`. In `with`, an error aborts it."""
+    """An item that is being written: `write` to it, then `commit` it or `abort`. In `with`, an error aborts it.
+
+    `namer` gives the names to try, if not the usual ones; `target` is the directory that it goes to, if not `queue`.
+    """
 
     def __init__(
         self,
@@ -59,13 +63,16 @@ class NewItem:
         group: Who = None,
         mode: int | str | None = None,
         host: str | None = None,
+        *,
+        namer: Callable[[], str] | None = None,
+        target: str | None = None,
     ) -> None:
         self._fd: int | None = None
-        self._target = path.queue(queue, host)
+        self._target = path.queue(queue, host) if target is None else target
         self._queue = queue
         if isinstance(args, str | bytes):
             raise TypeError("the arguments of an item are a list, not one text")
-        self._args = tuple(args)
+        self._namer = partial(fresh_name, tuple(args)) if namer is None else namer
         self._fd, self.name = self._create(path.tmp(queue, host), _item_mode(mode))
         self._draft: str | None = f"{path.tmp(queue, host)}/{self.name}"
         try:
@@ -80,7 +87,7 @@ class NewItem:
 
     def _create(self, directory: str, item_mode: int) -> tuple[int, str]:
         for _ in range(NAME_TRIES_MAX):
-            name = check_writable(fresh_name(self._args))
+            name = check_writable(self._namer())
             try:
                 with self._errors():
                     return files.disk.create(f"{directory}/{name}", item_mode), name
@@ -125,7 +132,7 @@ class NewItem:
             try:
                 files.disk.link(draft, f"{self._target}/{self.name}")
             except FileExistsError:
-                self.name = check_writable(fresh_name(self._args))
+                self.name = check_writable(self._namer())
             else:
                 return
         raise FSQEnqueueError(errno.EEXIST, f"cannot enqueue into {self._queue}: all names of this second are taken")

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.fsq import attempts, gates, installing, path
+from penstock.fsq.aside import Aside, listed
 from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, as_error, describe
 from penstock.fsq.names import parse
 from penstock.fsq.snapshot import Snapshot
@@ -105,6 +106,7 @@ def stats(queue: str, host: str | None = None) -> dict[str, Any]:
             os.scandir(place_of(place, queue, host)) as all_,
         ):
             counts[f"{place}_items"] = sum(1 for _ in all_)
+    counts["aside_items"] = _set_aside(Aside(path.base(queue, host)))
     counts["oldest_seconds"] = _oldest_seconds(queue, host)
     if host is None:
         with contextlib.suppress(OSError):
@@ -112,6 +114,11 @@ def stats(queue: str, host: str | None = None) -> dict[str, Any]:
         counts.setdefault("trigger", False)
         counts["hosts"] = host_names(queue)
     return counts
+
+
+def _set_aside(aside: Aside) -> int:
+    """What workers of the queue library have, and what waits for its time."""
+    return sum(len(listed(place.path)) for places in (aside.leases(), aside.parked()) for place in places)
 
 
 def _oldest_seconds(queue: str, host: str | None) -> int | None:

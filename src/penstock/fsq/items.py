@@ -33,7 +33,7 @@ from penstock.fsq.errors import (
 from penstock.fsq.names import ItemName, parse
 
 # Never follow a link out of the queue, and never wait for the other end of a FIFO that lies there.
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class FSQWorkItem:
@@ -113,7 +113,7 @@ class FSQWorkItem:
             return
         where = path.item(self.queue, self.id, self.host)
         with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
-            fd = os.open(where, _OPEN)
+            fd = os.open(where, OPEN)
         try:
             with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
                 self._hold(fd, where)

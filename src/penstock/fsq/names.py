@@ -19,6 +19,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.fsq.constants import coerce_text, text_of
@@ -26,6 +27,7 @@ from penstock.fsq.errors import FSQEncodeError, FSQMalformedEntryError, FSQTimeF
 
 FIELDS = 5  # time, entropy, pid, host, tries
 DEFAULT_TIMEFMT = "%Y%m%d%H%M%S"
+CHARACTERS_KEPT = 64  # pairs of delimiter and escape character that were checked: mostly there is one
 TRIES_DIGITS_MAX = 18  # what fits into 64 bits; more are no count of anything
 _HEX = frozenset("0123456789abcdefABCDEF")
 _BAD = errno.EINVAL
@@ -33,28 +35,33 @@ _BAD = errno.EINVAL
 HOSTNAME = socket.gethostname()
 
 
-def _single(what: str, value: object) -> str:
+def _single(what: str, text: str) -> None:
     """Check that a delimiter or an escape character is one ASCII character that can stand in a name."""
-    text = coerce_text(value)
     if len(text) != 1 or not text.isascii():
         raise FSQEncodeError(_BAD, f"{what} must be one ASCII character, not {text!r}")
     if text in "/\0":
         raise FSQEncodeError(_BAD, f"{what} can't be {text!r}: it can't be in a file name")
-    return text
 
 
 def _separators(delimiter: object, encodeseq: object) -> tuple[str, str]:
-    mark = _single("the delimiter", text_of("FSQ_DELIMITER") if delimiter is None else delimiter)
-    escape = _single("the escape character", text_of("FSQ_ENCODE") if encodeseq is None else encodeseq)
+    mark = text_of("FSQ_DELIMITER") if delimiter is None else coerce_text(delimiter)
+    escape = text_of("FSQ_ENCODE") if encodeseq is None else coerce_text(encodeseq)
+    return _checked(mark, escape)
+
+
+@lru_cache(CHARACTERS_KEPT)
+def _checked(mark: str, escape: str) -> tuple[str, str]:
+    _single("the delimiter", mark)
+    _single("the escape character", escape)
     if mark == escape:
         raise FSQEncodeError(_BAD, f"the delimiter and the escape character are both {mark!r}")
     return mark, escape
 
 
-def _escape_table(mark: str, escape: str, more: Iterable[object]) -> dict[int, str]:
+@lru_cache(CHARACTERS_KEPT)
+def _escape_table(mark: str, escape: str, more: tuple[str, ...]) -> dict[int, str]:
     characters = {mark, escape, "/"}
-    for value in more:
-        text = coerce_text(value)
+    for text in more:
         if len(text) != 1 or not text.isascii():
             raise FSQEncodeError(_BAD, f"only single ASCII characters can be escaped, not {text!r}")
         characters.add(text)
@@ -64,7 +71,7 @@ def _escape_table(mark: str, escape: str, more: Iterable[object]) -> dict[int, s
 def encode(arg: object, delimiter: object = None, encodeseq: object = None, encoded: Iterable[object] = ()) -> str:
     """Escape one argument; `encoded` names further ASCII characters to escape."""
     mark, escape = _separators(delimiter, encodeseq)
-    return coerce_text(arg).translate(_escape_table(mark, escape, encoded))
+    return coerce_text(arg).translate(_escape_table(mark, escape, tuple(map(coerce_text, encoded))))
 
 
 def decode(arg: object, delimiter: object = None, encodeseq: object = None) -> str:
@@ -147,6 +154,11 @@ class ItemName(NamedTuple):
         fields = (self.time_text, self.entropy, self.pid, self.hostname, tries)
         return _without_nul(construct((*fields, *self.arguments)))
 
+    def again(self, tries: int) -> str:
+        """Build the name with so many tries and its own delimiter, so that it stays the same job."""
+        fields = (self.time_text, self.entropy, self.pid, self.hostname, tries)
+        return _without_nul(construct((*fields, *self.arguments), self.delimiter))
+
     @property
     def job_id(self) -> str:
         """Name the item whatever its tries are."""
@@ -171,6 +183,17 @@ def parse(name: str) -> ItemName:
     time_text, entropy, pid, hostname, tries = fields[:FIELDS]
     return ItemName(
         mark, read_time(time_text), entropy, pid, hostname, _read_tries(tries), tuple(fields[FIELDS:]), time_text
+    )
+
+
+def parse_job_id(job_id: str) -> ItemName:
+    """Read what `job_id` gave, as the name of its first try; an FSQError if it is no such thing."""
+    mark, fields = deconstruct(job_id)
+    if len(fields) < FIELDS - 1:
+        raise FSQMalformedEntryError(_BAD, f"{job_id!r} has {len(fields)} fields; a job has at least {FIELDS - 1}")
+    time_text, entropy, pid, hostname = fields[: FIELDS - 1]
+    return ItemName(
+        mark, read_time(time_text), entropy, pid, hostname, 0, tuple(fields[FIELDS - 1 :]), time_text
     )
 
 

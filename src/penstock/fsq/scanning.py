@@ -1,16 +1,18 @@
 """Scanning: the waiting items of a queue one after the other, oldest first, each open and locked.
 
-The names are listed once; what arrives later waits for the next scan. The iterators here are objects, not generators:
-an error concerns one item, and whoever catches it can ask for the next one.
+The names are listed once; what arrives later waits for the next scan. What the queue library set aside (aside.py) and
+whose time has come is brought back before. The iterators here are objects, not generators: an error concerns one item,
+and whoever catches it can ask for the next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from penstock.fsq import gates, installing, path
+from penstock.fsq import gates, installing, path, returning
 from penstock.fsq.errors import FSQDownError, FSQScanError, FSQWorkItemError, as_error
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.snapshot import Snapshot
@@ -100,15 +102,21 @@ def scan(
     options |= {"ignore_down": ignore_down, "no_open": no_open, "host": host or hosts is not None}
     if look:
         options["look"] = True
-    return generator(queue, item_ids(queue, host, hosts), **options)
+    return generator(queue, item_ids(queue, host, hosts, look), **options)
 
 
-def item_ids(queue: str, host: bool = False, hosts: Iterable[str] | None = None) -> Iterator[ItemId]:
+def item_ids(
+    queue: str, host: bool = False, hosts: Iterable[str] | None = None, look: bool = False
+) -> Iterator[ItemId]:
     """List what waits now, oldest first: names, or pairs of host and name."""
     if isinstance(hosts, str | bytes):
         raise TypeError("hosts are a list of names, not one name")
     with as_error(FSQScanError, f"cannot scan {queue}"):
         if not host and hosts is None:
+            if not look:
+                # What can't be brought back, in a directory that isn't ours, must not keep us from the rest.
+                with contextlib.suppress(OSError):
+                    returning.bring_back(path.base(queue))
             return (name for name, _ in Snapshot([(path.queue(queue), "")]))
         names = installing.hosts(queue) if hosts is None else tuple(hosts)
         found = Snapshot([(path.queue(queue, name), name) for name in names])

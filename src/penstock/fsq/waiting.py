@@ -7,6 +7,8 @@ finds nobody there.
 
 A retry renames an item within `queue`. That is no new work: it would turn a queue with one failing item into a busy
 loop. It wakes nobody, and is tried at the next look, which comes after a minute at the latest.
+
+A queue that isn't there yet can be waited for: then its root is watched until it is.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from importlib import import_module
 from typing import Any
 
 from penstock.fsq import files, path
+from penstock.fsq.aside import Aside
 from penstock.fsq.constants import text_of
 
 POLL_SECONDS = 1.0  # between two looks at the directories' times
@@ -33,20 +36,36 @@ _OVERFLOW, _IGNORED = 0x4000, 0x8000
 
 
 class Waiter:
-    """Watches a queue, or some of its hosts, from when it is made. Close it at the end, or use it in `with`."""
+    """Watches a queue, or some of its hosts, from when it is made. Close it at the end, or use it in `with`.
+
+    With `aside`, items that are set aside for later are news, too, and pulls of the trigger are left to other
+    listeners where inotify tells of items: the trigger is held open, so that pulls find somebody, and not read.
+    """
 
     def __init__(
-        self, queue: str, hosts: Iterable[str] | None = None, trigger: str | None = None, use_inotify: bool = True
+        self,
+        queue: str,
+        hosts: Iterable[str] | None = None,
+        trigger: str | None = None,
+        use_inotify: bool = True,
+        *,
+        aside: bool = False,
     ) -> None:
         named = None if hosts is None else list(hosts)
         if trigger is None:
             trigger = text_of("FSQ_TRIGGER" if named is None else "FSQ_HOSTS_TRIGGER")
+        self._root = text_of("FSQ_ROOT")
+        self._name = path.valid_name(queue)
+        self._down = text_of("FSQ_DOWN")
         self._trigger = path.trigger(queue, trigger)
         self._directories = [path.queue(queue)] if named is None else [path.queue(queue, host) for host in named]
         self._bases = [path.base(queue), *(path.base(queue, host) for host in named or ())]
+        self._aside = Aside(path.base(queue)) if aside else None
         self._fifo: int | None = None
         self._fifo_identity: tuple[int, int] | None = None
         self._inotify: Any = None
+        self._watched: set[int] = set()
+        self._cradle: int | None = None  # the watch of the root, as long as the queue isn't there
         self._times = self._look()
         if use_inotify:
             self._inotify = self._watch()
@@ -63,13 +82,27 @@ class Waiter:
         except (ImportError, OSError, AttributeError, TypeError):
             return None
         try:
-            self._watched = {inotify.add_watch(where, _CREATE | _MOVED_TO | _MOVED_FROM) for where in self._directories}
-            for where in self._bases:
-                inotify.add_watch(where, _DELETE | _MOVED_FROM)
+            self._add_watches(inotify)
         except OSError:
             inotify.close()
             return None
         return inotify
+
+    def _add_watches(self, inotify: Any) -> None:
+        self._cradle = None
+        try:
+            self._watched = {inotify.add_watch(where, _CREATE | _MOVED_TO | _MOVED_FROM) for where in self._directories}
+            for where in self._bases:
+                inotify.add_watch(where, _DELETE | _MOVED_FROM)
+        except FileNotFoundError:
+            self._watched = set()
+            self._cradle = inotify.add_watch(self._root, _CREATE | _MOVED_TO)
+            return
+        if self._aside is not None:
+            # Where it can't be made, in a directory that isn't ours, nobody will set anything aside there either.
+            with contextlib.suppress(OSError):
+                self._aside.make(self._aside.later, is_safe=False)
+                self._watched.add(inotify.add_watch(self._aside.later, _CREATE))
 
     def _open_fifo(self) -> None:
         """Hold the trigger open, for writing too: otherwise it would be at its end whenever no puller is there."""
@@ -94,7 +127,11 @@ class Waiter:
         """Give what to wait for with poll, along with other things; then `check`."""
         self._open_fifo()
         own = [] if self._inotify is None else [self._inotify.fileno()]
-        return own if self._fifo is None else [*own, self._fifo]
+        return own if self._fifo is None or self._leaves_pulls else [*own, self._fifo]
+
+    @property
+    def _leaves_pulls(self) -> bool:
+        return self._aside is not None and self._inotify is not None
 
     def check(self) -> bool:
         """Tell whether something has happened since the last call. Never waits."""
@@ -108,6 +145,8 @@ class Waiter:
 
     def _was_pulled(self) -> bool:
         pulled = False
+        if self._leaves_pulls:
+            return False
         with contextlib.suppress(BlockingIOError):
             while self._fifo is not None and os.read(self._fifo, DRAIN_BYTES):
                 pulled = True
@@ -115,13 +154,20 @@ class Waiter:
 
     def _has_news(self) -> bool:
         events = list(self._inotify.read(timeout=0))
+        if any(event.mask & _IGNORED or (event.wd == self._cradle and event.name == self._name) for event in events):
+            # The queue came, went, or was made anew: the watches are of directories that are no more.
+            try:
+                self._add_watches(self._inotify)
+            except OSError:
+                self._inotify.close()
+                self._inotify = None
+            return True
         left = {event.cookie for event in events if event.mask & _MOVED_FROM and event.wd in self._watched}
-        down = text_of("FSQ_DOWN")
         for event in events:
-            if event.mask & (_OVERFLOW | _IGNORED):
+            if event.mask & _OVERFLOW:
                 return True
             if event.wd not in self._watched:
-                if event.name == down:
+                if event.name == self._down:
                     return True
             elif event.mask & _CREATE or (event.mask & _MOVED_TO and event.cookie not in left):
                 return True
@@ -129,7 +175,8 @@ class Waiter:
 
     def _look(self) -> list[int]:
         times = []
-        for where in [*self._directories, *self._bases]:
+        later = [] if self._aside is None else [self._aside.later]
+        for where in [*self._directories, *self._bases, *later]:
             with contextlib.suppress(OSError):
                 times.append(os.stat(where).st_mtime_ns)
         return times

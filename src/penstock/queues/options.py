@@ -7,7 +7,7 @@ to the store's driver.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
@@ -48,6 +48,12 @@ class Address:
     @property
     def port(self) -> int | None:
         return urlsplit(self.full).port
+
+    @property
+    def places(self) -> list[tuple[str, int | None]]:
+        """Each host with its port, where there may be several: host:port,host:port."""
+        found = [urlsplit(f"//{place}") for place in self.netloc.rpartition("@")[2].split(",")]
+        return [(place.hostname or "", place.port) for place in found if place.hostname]
 
     @property
     def user(self) -> str | None:
@@ -101,11 +107,16 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+OPTIONS = tuple(_READERS)
+
+
 def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[str, Any]]:
     """The address, the options that every store has, and those that only the driver knows."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - a port that is no number is noticed only here
+        # A port that is no number is noticed only here. There may be several places: host:port,host:port.
+        for place in parts.netloc.rpartition("@")[2].split(","):
+            urlsplit(f"//{place}").port  # noqa: B018
     except ValueError as problem:
         raise BadUrl(f"{_without_password(url)} is no URL: {problem}") from problem
     if not parts.scheme:
@@ -129,7 +140,8 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
             raise CallerError(
                 f"the option {name}={value!r} of {_without_password(url)} is wrong: {problem}"
             ) from problem
-    full = urlunsplit((parts.scheme, parts.netloc, parts.path, "", parts.fragment))
+    # Cut rather than put together, which would lose the empty host of sqlite:///jobs.db.
+    full = url.partition("#")[0].partition("?")[0] + (f"#{parts.fragment}" if parts.fragment else "")
     address = Address(_without_password(full), parts.scheme, parts.netloc, parts.path, query, full)
     return address, options, others
 

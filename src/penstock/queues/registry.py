@@ -22,6 +22,7 @@ class Kind(NamedTuple):
 STORES = {
     "memory": Kind("memory", "MemoryDriver"),
     "sqlite": Kind("sqlite", "SqliteDriver"),
+    "fsq": Kind("fsq", "FsqDriver"),
     "disque": Kind("disque", "DisqueDriver"),
     "disques": Kind("disque", "DisqueDriver"),
     "redis+list": Kind("redis_list", "RedisListDriver", "redis"),
@@ -42,6 +43,8 @@ STATS = {
     "memory": Kind("memory", "MemoryStats"),
     "redis": Kind("redis", "RedisStats", "redis"),
     "rediss": Kind("redis", "RedisStats", "redis"),
+    "postgresql": Kind("postgres", "PostgresStats", "postgres"),
+    "postgres": Kind("postgres", "PostgresStats", "postgres"),
 }
 _TABLES = {"stores": STORES, "signals": SIGNALS, "stats": STATS}
 

@@ -50,7 +50,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="with --replay: print what happens")
     parser.add_argument("--shrink", action="store_true", help="with --replay: look for the fewest faults that fail")
     parser.add_argument("--no-shrink", action="store_true", help="don't shrink the first failure of a batch")
-    parser.add_argument("--stop", action="store_true", help="stop at the first run that fails")
+    parser.add_argument("--stop", action="store_true", help="stop at the first promise that is broken")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser.parse_args(argv)
 
@@ -121,7 +121,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _batch(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     began = time.monotonic()
-    totals: Totals = add_up(run_all(seeds, args.jobs), Progress(len(seeds)), args.stop)
+    totals: Totals = add_up(run_all(seeds, args.jobs, args.stop), Progress(len(seeds)), args.stop)
     seconds = time.monotonic() - began
     if args.json:
         _say(totals_json(totals, seconds))

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from penstock.sim.coverage import missing
@@ -45,14 +46,14 @@ class Totals(NamedTuple):
         return not self.failed and not self.missing()
 
 
-def run_all(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
+def run_all(seeds: Sequence[int], jobs: int, is_brief: bool = False) -> Iterator[Result]:
     """Run seeds in so many processes; results come as they are ready."""
+    run = partial(simulate, is_brief=is_brief)
     if jobs <= 1 or len(seeds) == 1:
-        for seed in seeds:
-            yield simulate(seed)
+        yield from map(run, seeds)
         return
     with multiprocessing.Pool(jobs, quiet) as pool:
-        yield from pool.imap_unordered(simulate, seeds, CHUNK if len(seeds) > CHUNK * jobs * 4 else 1)
+        yield from pool.imap_unordered(run, seeds, CHUNK if len(seeds) > CHUNK * jobs * 4 else 1)
 
 
 def add_up(results: Iterable[Result], progress: Callable[[int, int], None], stop: bool = False) -> Totals:

@@ -24,6 +24,8 @@ def duplicate_cause(world: World, job: JobFacts, delivery: Delivery) -> str:
         return "nack"
     if now_us >= job.not_before_us:
         return "lease over" if job.deliveries[-1].lease_us else "not acked within its retry time"
+    if job.has_twin or job.was_late:
+        return "queued twice, since a nack came after its retry time"
     fault = world.faults.between(job.sent_us - _tail_us(world, job), now_us, ("network", "crash", "clock"))
     return f"fault: {fault}" if fault else f"{UNEXPLAINED} duplicate"
 
@@ -72,9 +74,5 @@ def loss_excuse(world: World, job: JobFacts, what: str) -> str:
         return "its copies were lost"
     if not terms.retry_s or terms.is_async:
         if job.lost_in_message:
-            return "lost in a message, without a second try"
-    if not terms.retry_s and job.was_missed:
-        return "its worker hung up before the reply left"
-    if not terms.retry_s and world.faults.between(job.sent_us, now_us, ("order",)):
-        return "overtaken by a later message"
+            return f"without a second try, lost in {min(job.lost_in_message)}"
     return ""

@@ -64,26 +64,18 @@ class Connection:
 
     # What the broker uses.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
         """Take replies."""
         self.owner.world.replies(self, data)
         self._reader.feed(data)
         self.machine.replied[self] = None
+        return True
 
     def look(self, at_fetches: bool) -> None:
         """Let the client see its replies, those to fetches or the others."""
         if self.owner.is_fetching(self) == at_fetches:
             while (reply := self._reader.gets()) is not False:
                 self.owner.told(self, reply)
-
-    def miss(self, data: bytes) -> None:
-        """Note replies that will never leave the node, since the client hung up."""
-        self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            if isinstance(reply, list):
-                for entry in reply:
-                    if isinstance(entry, list) and len(entry) >= 3:
-                        self.owner.world.promises.missed(entry[1])
 
     def close(self, now: bool) -> None:
         """Take the end of the connection."""

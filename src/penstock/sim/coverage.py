@@ -67,7 +67,9 @@ class Coverage:
         kind = data[13]
         self.counts[kind] += 1
         if kind == bus.MANY:
-            self.counts[INNER_AT + data[bus.HEADER_BYTES + 1]] += 1
+            inner = data[bus.HEADER_BYTES + 1]
+            self.counts[inner] += 1
+            self.counts[INNER_AT + inner] += 1
 
     def change(self, before: int, after: int) -> None:
         """Count a change of a job's state."""
@@ -138,7 +140,7 @@ def job_ids(message: bytes) -> list[bytes]:
         return []
     if kind == bus.MANY:
         return [job_id for job_id, _ in bus.references(decoded)[2]]
-    return [record.id for record in bus.records(decoded)]
+    return [record[4:44] for record in bus.cut_records(decoded)]
 
 
 def state_of(machine: Machine, job_id: bytes) -> int:

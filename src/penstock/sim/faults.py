@@ -263,6 +263,7 @@ def _begin_replace(world: World, fault: Fault) -> Machine | None:
     machine = _begin_wipe(world, fault)
     if machine is not None:
         machine.nodes_conf = ""
+        machine.replaced_us = world.timeline.now_us
         machine.node_id = Random(f"{machine.node_id!r} {fault}").randbytes(20).hex().encode()
     return machine
 
@@ -277,6 +278,13 @@ def _end_replace(world: World, fault: Fault, machine: Machine | None) -> None:
 def _begin_leaving(world: World, fault: Fault) -> Machine:
     machine = _machine(world, fault)
     machine.command("CLUSTER", "LEAVING", "yes")
+    return machine
+
+
+def _begin_drain(world: World, fault: Fault) -> Machine:
+    """A node hands all of its jobs over, but the operator thinks better of it."""
+    machine = _machine(world, fault)
+    machine.command("CLUSTER", "DRAIN")
     return machine
 
 
@@ -364,7 +372,7 @@ LOSES: Final = ("crash", "data")
 KINDS: Final[dict[str, Kind]] = {
     "loss": Kind(_begin_rule, _end_rule, _draw_percent, 10, NET),
     "duplicate": Kind(_begin_rule, _end_rule, _draw_percent, 8, NET),
-    "reorder": Kind(_begin_rule, _end_rule, _draw_percent, 8, ("network", "order")),
+    "reorder": Kind(_begin_rule, _end_rule, _draw_percent, 8, NET),
     "delay": Kind(_begin_rule, _end_rule, _draw_delay, 8, NET),
     "halves": Kind(_begin_halves, _mend, _draw_side, 8, NET, concerns=ALL),
     "alone": Kind(_begin_halves, _mend, _draw_one, 8, NET),
@@ -384,6 +392,7 @@ KINDS: Final[dict[str, Kind]] = {
     "meet": Kind(_begin_meet, _end_nothing, _draw_one, 4, (), concerns=NOBODY),
     "forget": Kind(_begin_forget, _end_forget, _draw_one, 4, ("crash", "data", "forgotten"), 3000, 30_000),
     "leaving": Kind(_begin_leaving, _end_leaving, _draw_one, 7, ()),
+    "drain": Kind(_begin_drain, _end_leaving, _draw_one, 6, ()),
     "memory": Kind(_begin_memory, _end_memory, _draw_number(40_000), 7, ("memory",)),
     "pause": Kind(_begin_pause, _end_pause, _draw_number(24), 4, (), concerns=ALL),
     "rewrite": Kind(_begin_rewrite, _end_nothing, _draw_one, 4, (), concerns=NOBODY),
@@ -451,6 +460,10 @@ class Faults:
         """End everything that is still under way."""
         for span in list(self.active):
             self._end(span)
+
+    def paused(self) -> list[bytes]:
+        """Give the queues that are paused now."""
+        return [span.state for span in self.active if span.fault.kind == "pause"]
 
     def untouched(self, since_us: int) -> list[int]:
         """Give the machines that nothing has disturbed since a time; none, if something concerned all of them."""

@@ -53,6 +53,7 @@ class JobFacts:
         "body",
         "clocks",
         "deliveries",
+        "has_twin",
         "id",
         "lost_in_message",
         "lost_on",
@@ -66,7 +67,6 @@ class JobFacts:
         "terms",
         "told_us",
         "was_late",
-        "was_missed",
     )
 
     def __init__(self, number: int, queue: bytes, body: bytes, terms: Terms, machine: int, sent_us: int) -> None:
@@ -85,8 +85,8 @@ class JobFacts:
         self.ack_everywhere_us = 0  # when no node had the job any more, since all holders had confirmed its ack
         self.nacked_us = 0
         self.was_late = False  # the last nack came after its retry time
+        self.has_twin = False  # so it was queued twice, by its retry and by the nack, and only one of them has come
         self.not_before_us = 0  # without faults it isn't delivered again before this
-        self.was_missed = False  # fetched for a client that hung up before the reply left
         self.lost_on: set[int] = set()  # machines that lost their copy, as they may
         self.lost_in_message: set[str] = set()  # types of messages that carried it and were lost
 

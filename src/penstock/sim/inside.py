@@ -56,6 +56,37 @@ class Inside:
             else:
                 self._check_collected(machine, to, job_id)
 
+    def hears(self, machine: Machine, messages: list[bytes]) -> None:
+        """Look for jobs that are given away for good in messages that the node may not take.
+
+        It takes none of a stranger, none while it loads its journal, and no copies while it leaves or is full. And a
+        job of retry 0 may come once only, so it takes none from a message that a later one of the same process has
+        overtaken, which happens on two links. Then the job is lost, as if the message were.
+        """
+        for data in messages:
+            if data[13] not in bus.RECORD_TYPES:
+                continue
+            message = bus.decode(data)
+            if message is None or not (message.type == bus.YOURJOBS or message.flags & bus.QUEUE_IT):
+                continue
+            peer = machine.node.cluster.peers.get(message.sender)
+            key = (message.sender, message.sequence)
+            why = ""
+            if peer is None or peer.flags & HANDSHAKE:
+                why = "one of a stranger"
+            elif machine.is_loading:
+                why = "one that came while the node loaded"
+            elif message.type == bus.REPLJOB and _refuses(machine, message):
+                why = "one that the node had no room for"
+            elif message.sequence >> 32 == peer.handed_over >> 32 and message.sequence < peer.handed_over:
+                why = "one that was overtaken" if key not in machine.handed else ""
+            machine.handed.add(key)
+            if why:
+                for job_id in job_ids(data):
+                    job = self._history.by_id.get(job_id)
+                    if job is not None:
+                        job.lost_in_message.add(why)
+
     def _check_confirmed(self, machine: Machine, job_id: bytes) -> None:
         record = machine.node.jobs.get(job_id)
         if record is None or machine.policy == OFF or record.state in (ACKED, WAIT_REPL):
@@ -69,8 +100,10 @@ class Inside:
 
     def _check_collected(self, machine: Machine, to: Machine, job_id: bytes) -> None:
         job = self._history.by_id.get(job_id)
-        if job is None or not job.acks or not to.knows(machine) or to.lost_data_us > job.acks[0].at_us:
+        if job is None or not job.acks or not to.knows(machine):
             return
+        if to.ended_us > job.acks[0].at_us:
+            return  # it may have confirmed the ack before, and was given the job anew since
         if job.machine == machine.index and not job.told_us:
             return  # an add that failed, though somebody has worked on one of its copies
         record = to.node.jobs.get(job_id)
@@ -153,6 +186,14 @@ class Inside:
         if expected != node.memory.used_bytes:
             off = node.memory.used_bytes - expected
             self._world.fail("P7", f"n{machine.index} accounts for {off} bytes more than there are")
+
+
+def _refuses(machine: Machine, message: bus.Message) -> bool:
+    """Tell whether a node takes no copies now."""
+    node = machine.node
+    if node.cluster.leaving or node.memory.used_bytes > node.memory.warn_bytes:
+        return True
+    return any(machine.has_paused(record.queue) for record in bus.records(message))
 
 
 def _linked_ms(machine: Machine, other: Machine) -> int:

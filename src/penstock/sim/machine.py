@@ -64,9 +64,12 @@ class Machine:
         self.started_us = 0
         self.ended_us = -1  # when its last process ended
         self.lost_data_us = -1  # when it last may have lost something that its node had told others
+        self.replaced_us = -1  # when another node took its place
+        self.handed: set[tuple[bytes, int]] = set()  # messages that gave jobs away: their senders and numbers
         self.unflushed: list[bytes] = []  # jobs that messages of this turn spoke of
         self.states: dict[bytes, int] = {}  # of jobs, when somebody last looked
         self.copies: dict[bytes, bool] = {}  # of jobs that its last process had: whether they are on its disk
+        self.acked: set[bytes] = set()  # jobs that were acked in its last process
         self.turn_us = 0  # how long turns last: what arrives meanwhile shares one
         self.inbound: list[Link] = []
         self.connections: dict[Connection, None] = {}
@@ -135,6 +138,7 @@ class Machine:
         self._timer_at = 0
         self.turn_us = setup.turn_us
         self.states = {}
+        self.handed = set()
         self.bus = Bus(self.world.network, self)
         self.broker = Broker(config, self, self.disk, self._clock, self._wall, self._entropy, self.node_id)
         self._next_ms = self.broker.node.timers.next_ms
@@ -185,8 +189,12 @@ class Machine:
     def _end(self, left: SimDisk, was_power: bool) -> None:
         was_up = self.is_up
         if was_up:
+            self._look()  # replies that were written before the end have left
             self.world.process_ends(self, was_power)
         self.is_up = self.is_stopped = self.is_loading = False
+        for act, args in self._held:
+            if act == self.receive:  # it had reached the host, and nobody read it
+                self.world.network.drop(args[2])
         self._held.clear()
         self.unflushed.clear()
         self.disk = left
@@ -264,6 +272,7 @@ class Machine:
         if messages[0][13] < FIRST_ABOUT_JOBS:
             self.run(self.broker.receive, line, messages)
             return
+        self.world.promises.inside.hears(self, messages)
         before = [(job_id, state_of(self, job_id)) for message in messages for job_id in job_ids(message)]
         self.unflushed += [job_id for job_id, _ in before]
         self.run(self.broker.receive, line, messages)
@@ -280,6 +289,7 @@ class Machine:
     def link_lost(self, peer: Peer) -> None:
         """A link of ours is gone."""
         if not self._hold(self.link_lost, peer):
+            self.world.promises.unsent(self, peer.id)
             self.run(self.broker.link_lost, peer)
 
     def request(self, connection: Connection, requests: list[list[bytes]]) -> None:
@@ -291,11 +301,8 @@ class Machine:
         """Take the end of a connection from a client."""
         if connection in self.connections and not self._hold(self.disconnect, connection):
             del self.connections[connection]
-            client = connection.client
-            if client is not None:
-                if client.out:
-                    connection.miss(b"".join(client.out))
-                self.run(self.broker.disconnect, client)
+            if connection.client is not None:
+                self.run(self.broker.disconnect, connection.client)
 
     def command(self, *words: bytes | str | int) -> Any:
         """Run a command of an operator; gives the reply, or None if the process can't answer."""

@@ -79,6 +79,7 @@ class Bus:
         link = self.links.pop(peer, None)
         if link is not None:
             link.is_open = False
+            self._network.unsent(self._machine, peer.id)
 
     def send(self, peer: Peer, data: bytes) -> None:
         """Send messages on a link."""
@@ -87,6 +88,8 @@ class Bus:
             for message in cut_messages(data):
                 self._network.watch(self._machine, link.dst, message)
             self._network.send(link, data, False)
+        else:
+            self._network.drop(data)  # it is gone, which the node has not heard yet
 
 
 class Network:
@@ -97,6 +100,7 @@ class Network:
         self._timeline = world.timeline
         self._random = random
         self.watch: Callable[[Machine, Machine, bytes], None] = _let_pass  # sees each message before it leaves
+        self.unsent: Callable[[Machine, bytes], None] = _lose_nothing  # hears of each link that a node closes
         self.rules: list[Rule] = []
         self._cuts: dict[tuple[int, int], list[bool]] = {}  # from, to: of each cut, whether TCP tries again
         self.dropped = 0
@@ -198,7 +202,7 @@ class Network:
                 link.held[back].append(data)
                 self._send_later(link, back)
             else:
-                self._drop(data)
+                self.drop(data)
             return
         chance = self._random.random
         rules = [rule for rule in self.rules if not rule.members or {src.index, dst.index} & rule.members]
@@ -217,7 +221,7 @@ class Network:
                     late_us += int(chance() * 3000) * MS
                     keeps_order = False
             if not copies:
-                self._drop(message)
+                self.drop(message)
                 continue
             if keeps_order and back:
                 link.back_at = late_us = max(late_us, link.back_at + 1)
@@ -242,7 +246,7 @@ class Network:
             if is_current:
                 self.send(link, data, back)
             else:
-                self._drop(data)
+                self.drop(data)
 
     def _arrive(self, link: Link, data: bytes) -> None:
         dst = link.dst
@@ -250,7 +254,7 @@ class Network:
             assert link.forth is not None
             dst.receive(link.src, link.forth, data)
             return
-        self._drop(data)
+        self.drop(data)
         if dst.has_power:
             self._timeline.after(LATENCY_US, self.reset, link)
 
@@ -259,13 +263,18 @@ class Network:
             assert link.back is not None
             link.src.receive(link.dst, link.back, data)
 
-    def _drop(self, data: bytes) -> None:
+    def drop(self, data: bytes) -> None:
+        """Lose messages."""
         self.dropped += 1
         for message in cut_messages(data):
             self._world.dropped(message)
 
 
 def _let_pass(machine: Machine, to: Machine, message: bytes) -> None:
+    """Look at nothing."""
+
+
+def _lose_nothing(machine: Machine, to: bytes) -> None:
     """Look at nothing."""
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from penstock.broker.core.jobs import ACKED, ACTIVE, DELIVERED, GONE, QUEUED, WAIT_REPL
+from penstock.broker.core.removal import is_handover
 from penstock.sim.causes import UNEXPLAINED, duplicate_cause, loss_excuse
 from penstock.sim.coverage import NONE
 from penstock.sim.history import FIRM, WEAK, Ack, Delivery, History, JobFacts
@@ -68,6 +69,7 @@ class Promises:
         for other in self._world.machines:
             here = other.is_up and other.node.jobs.get(job.id) is not None
             held += here or other.ended_us >= job.sent_us
+            held += here and other.replaced_us >= job.sent_us  # the node that was there before it had one, too
         if held < job.terms.replicate and not any(d.at_us for d in job.deliveries):
             self._world.fail("P1", f"{held} nodes have a copy when the producer is told: {job}")
         record = machine.node.jobs.get(job.id)
@@ -112,12 +114,6 @@ class Promises:
         job.deliveries.append(delivery)
         return job
 
-    def missed(self, job_id: bytes) -> None:
-        """Note a delivery that nobody will ever see: its client hung up before the reply left."""
-        job = self.history.by_id.get(job_id)
-        if job is not None:
-            job.was_missed = True
-
     def _check_duplicate(self, job: JobFacts, delivery: Delivery) -> None:
         if not job.terms.retry_s:
             self._world.fail("P5", f"delivered again at {delivery.at_us / 1e6:.3f} by n{delivery.machine}: {job}")
@@ -131,12 +127,17 @@ class Promises:
     def _set_not_before(self, job: JobFacts, delivery: Delivery) -> None:
         """Without faults, the next delivery is a retry time from the last queueing away, or a lease from this."""
         now_us, retry_us = delivery.at_us, job.terms.retry_s * SECOND
+        was_early = job.not_before_us > now_us
         if not job.deliveries:
             job.not_before_us = job.sent_us + job.terms.delay_s * SECOND + retry_us - JITTER_US
-        elif job.not_before_us > now_us or job.was_late:  # nothing is known of when it was queued
+        elif was_early or job.was_late:  # nothing is known of when it was queued
             job.not_before_us = 0
         else:
             job.not_before_us = max(job.not_before_us, job.nacked_us) + retry_us - JITTER_US
+        if job.deliveries and was_early:
+            job.has_twin = False  # this was the other one
+        elif job.was_late:
+            job.has_twin = True
         if delivery.lease_us:  # it began with the fetch, up to a turn before the reply
             turn_us = self._world.machines[delivery.machine].turn_us
             job.not_before_us = now_us + delivery.lease_us - turn_us - 5 * MS
@@ -167,6 +168,8 @@ class Promises:
             if record is not None and record.state == ACKED:
                 strength = WEAK
             elif job.id not in node.finished:
+                if job.terms.retry_s and not node.cluster.leaving and node.cluster.size > 1:
+                    self._world.fail("P3", f"n{machine.index} was told of an ack, and doesn't pass it on: {job}")
                 return  # a leaving node, or a job that is delivered once: nobody keeps it
         job.acks.append(Ack(self._world.timeline.now_us, machine.index, machine.life, strength))
 
@@ -201,6 +204,13 @@ class Promises:
                 self._world.fail("P4", f"a stale token {token} was good on n{machine.index}: {job}")
             return
 
+    def unsent(self, machine: Machine, to: bytes | None) -> None:
+        """Note jobs that are given away, in messages which now can't be sent: to one node, or to any."""
+        for whom, record in machine.node.outbox.unsent():
+            job = self.history.by_id.get(record[4:44])
+            if job is not None and (to is None or to in whom):
+                job.lost_in_message.add("one that was never sent")
+
     # Processes end and start.
 
     def process_ends(self, machine: Machine, was_power: bool) -> None:
@@ -208,24 +218,38 @@ class Promises:
         copies: dict[bytes, bool] = {}
         if machine.is_loading:
             return  # it has nothing in memory yet: what it had before stands
+        machine.acked = set()
+        self.unsent(machine, None)
         for job_id in machine.unflushed:  # perhaps handed on in this turn, which will never end
             job = self.history.by_id.get(job_id)
             if job is not None and not job.terms.retry_s:
                 job.lost_on.add(machine.index)
         for job_id in self.history.open:
             record = machine.node.jobs.get(job_id)
-            if record is None or record.state in (ACKED, WAIT_REPL):
+            if record is None:
                 continue
+            if record.state == ACKED:
+                machine.acked.add(job_id)
+                continue
+            if record.state == WAIT_REPL and not (is_handover(record) and record.rules.retry_s):
+                continue  # not in the journal yet; or gone with a message, which tells what becomes of it
+            job = self.history.by_id[job_id]
             if not record.rules.retry_s and record.flags & DELIVERED:
-                job = self.history.by_id[job_id]
                 if not job.deliveries:  # fetched, and perhaps written down, but the reply has not left
                     job.lost_on.add(machine.index)
                 continue
             copies[job_id] = machine.policy != OFF and machine.disk.holds(AOF, job_id, was_power)
+            if machine.policy != OFF and not was_power and not copies[job_id] and job_id not in machine.unflushed:
+                if 0 < job.told_us < self._world.timeline.now_us - machine.turn_us:
+                    self._world.fail("P1", f"n{machine.index} has it, but its journal hasn't: {job}")
         machine.copies = copies
 
     def loaded(self, machine: Machine) -> None:
-        """Note which copies are gone for good."""
+        """Note which copies are gone for good, and look for acks that are."""
+        for job_id in machine.acked:
+            record = machine.node.jobs.get(job_id)
+            if record is not None and record.state != ACKED:
+                self._check_forgotten_ack(machine, self.history.by_id[job_id])
         for job_id, was_on_disk in machine.copies.items():
             job = self.history.by_id[job_id]
             record = machine.node.jobs.get(job_id)
@@ -236,6 +260,13 @@ class Promises:
             elif not record.rules.retry_s and record.flags & DELIVERED:
                 job.lost_on.add(machine.index)  # withheld, since it may have been delivered
         machine.copies = {}
+
+    def _check_forgotten_ack(self, machine: Machine, job: JobFacts) -> None:
+        """An ack that was answered outlives the process, as far as its journal does."""
+        for ack in job.acks:
+            if ack.machine == machine.index and ack.strength == FIRM and ack.at_us > machine.lost_data_us:
+                self._world.fail("P3", f"n{machine.index} has forgotten in a restart that it is acked: {job}")
+                return
 
     def _may_have_expired(self, job: JobFacts) -> bool:
         return self._world.timeline.now_us + self._world.jumped_us >= job.sent_us + (job.terms.ttl_s - 2) * SECOND
@@ -280,7 +311,7 @@ class Promises:
                 continue
             if old & 7 != state & 7:
                 change(old & 7, state & 7)
-            if old != NONE:
+            if old != NONE and not self._may_have_expired(self.history.by_id[job_id]):  # else it may be a new record
                 self.inside.check_job_counters(machine, job_id, old, state)
         for job_id, state in before.items():
             if job_id not in after:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.sim.connection import Actor
@@ -13,7 +14,7 @@ from penstock.sim.plan import Plan
 from penstock.sim.producers import Producer
 from penstock.sim.setup import END_MS, HEAL_MS, WAVE_MS, draw_setup
 from penstock.sim.timeline import MS, SECOND
-from penstock.sim.world import Violation, World
+from penstock.sim.world import Enough, Violation, World
 
 
 class Result(NamedTuple):
@@ -32,15 +33,16 @@ class Result(NamedTuple):
     trace: list[str]
 
 
-def simulate(seed: int, plan: Plan | None = None, trace: bool = False) -> Result:
-    """Run a seed, with the faults drawn from it or with those given."""
+def simulate(seed: int, plan: Plan | None = None, trace: bool = False, is_brief: bool = False) -> Result:
+    """Run a seed, with the faults drawn from it or with those given; a brief run ends at its first violation."""
     setup = draw_setup(seed)
     plan = draw_plan(setup) if plan is None else plan
     was_on = gc.isenabled()
     gc.disable()  # a run makes many long-lived objects; what it leaves behind is collected at its end
     try:
-        world = World(setup, plan, trace)
-        _play(world)
+        world = World(setup, plan, trace, is_brief)
+        with suppress(Enough):
+            _play(world)
         history = world.promises.history
         return Result(
             seed,

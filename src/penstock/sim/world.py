@@ -33,11 +33,16 @@ class Violation(NamedTuple):
         return f"{self.at_us / 1e6:9.3f} {self.promise}: {self.text}"
 
 
+class Enough(BaseException):
+    """The first violation of a run that need not show more. Nothing in a node may catch it."""
+
+
 class World:
     """One run."""
 
-    def __init__(self, setup: Setup, plan: Plan, trace: bool = False) -> None:
+    def __init__(self, setup: Setup, plan: Plan, trace: bool = False, is_brief: bool = False) -> None:
         self.setup = setup
+        self._is_brief = is_brief
         self.timeline = Timeline()
         self.digest = Digest()
         self.coverage = Coverage()
@@ -55,6 +60,7 @@ class World:
         self.operator = Operator(self)
         self.promises = Promises(self)
         self.network.watch = self.promises.inside.sends
+        self.network.unsent = self.promises.unsent
         for _ in range(setup.nodes):
             self.add_machine()
         self.faults = Faults(self, plan)
@@ -118,6 +124,8 @@ class World:
         self.say(f"VIOLATION {promise}: {text}")
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(self.timeline.now_us, promise, text))
+        if self._is_brief:
+            raise Enough
 
     def defect(self, machine: Machine, problem: Exception) -> None:
         """Note that the broker raised something, which ends its process."""
@@ -180,6 +188,11 @@ class World:
         """Note that a process has its jobs back."""
         self.say(f"n{machine.index} has loaded {machine.node.jobs.count} jobs")
         self.promises.loaded(machine)
+        if machine.lost_data_us == machine.ended_us:  # what was done last is undone, an operator knows
+            paused = self.faults.paused()
+            for queue in self.queues:
+                if machine.has_paused(queue) and queue not in paused:
+                    machine.insist("PAUSE", queue, "none")
 
     def look(self) -> None:
         """Look at the nodes, every second."""

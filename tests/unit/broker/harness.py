@@ -151,13 +151,16 @@ class Seat:
         self.closed: str = ""  # "now" or "after replies" once the broker has closed it
         self.buffered = 0
         self.unread = 0
+        self.takes = True  # False: what is sent to it can't leave the node
         self.client: Client = desk.broker.connect(address, self, is_unix)
 
     # What the broker uses of it.
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
         assert not self.closed, "written after it was closed"
-        self._received += data
+        if self.takes:
+            self._received += data
+        return self.takes
 
     def close(self, now: bool) -> None:
         if not self.closed:
@@ -177,10 +180,18 @@ class Seat:
 
     # What tests use of it.
 
+    def post(self, *requests: list[Word]) -> None:
+        """Send requests, all in one piece, in a turn that goes on."""
+        self._desk.broker.run(self.client, [[_word(word) for word in request] for request in requests])
+
     def send(self, *requests: list[Word]) -> None:
         """Send requests, all in one piece."""
-        self._desk.broker.run(self.client, [[_word(word) for word in request] for request in requests])
+        self.post(*requests)
         self._desk.turn()
+
+    def hang_up(self) -> None:
+        """Be gone, in a turn that goes on."""
+        self._desk.broker.disconnect(self.client)
 
     def raw(self, *words: Word) -> bytes:
         """Send a request, and give the bytes that came since the last look."""

@@ -914,7 +914,7 @@ def test_cluster_info_counts_nodes() -> None:
     assert seat.call("CLUSTER", "INFO") == (
         b"cluster_state:ok\r\ncluster_known_nodes:2\r\ncluster_reachable_nodes:0\r\ncluster_size:1\r\n"
         b"cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n"
-        b"cluster_draining:no\r\ncluster_drain_left:0\r\n"
+        b"cluster_acked_jobs:0\r\ncluster_draining:no\r\ncluster_drain_left:0\r\n"
     )
 
 

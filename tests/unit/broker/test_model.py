@@ -277,6 +277,35 @@ class NodeModel(RuleBasedStateMachine):
         if expected == b"OK" and self.jobs[job_id].retry_s:
             self.jobs[job_id].due_ms = self.now_ms + lease_ms
 
+    @precondition(lambda self: self.tokens)
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        job_id, token = self.tokens[pick % len(self.tokens)]
+        expected = self.status(job_id, token)
+        assert self.seat.call("RELEASE", job_id, token) == [expected]
+        if expected == b"OK":
+            job = self.jobs[job_id]
+            job.delivered = job.delivered and job.retry_s > 0  # as if it had not been fetched
+            self.queue_job(job)
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=picks, is_own=st.booleans(), lease_ms=st.sampled_from([300, 5000]))
+    def lease_by_id(self, pick: int, is_own: bool, lease_ms: int) -> None:
+        job = self.jobs.get(job_id := self.pick(pick))
+        token = job.token if job is not None and is_own and job.token else b"1"
+        can = job is not None and (job.state == "queued" or self.status(job_id, token) == b"OK")
+        (row,) = self.seat.call("LEASE", lease_ms, job_id, token)
+        assert (row is not None) == can
+        if job is None or row is None:
+            return
+        assert row[:3] == [job.queue, job.id, job.body]
+        if job.state == "queued":
+            self.take(job)
+        job.token = row[3]
+        self.tokens.append((job_id, job.token))
+        if job.retry_s:
+            job.due_ms = self.now_ms + lease_ms
+
     # Claims
 
     @rule(key=keys, queue=queues, count=st.integers(0, 3), lease_ms=st.sampled_from([300, 5000]))

@@ -85,6 +85,12 @@ def test_acked_jobs_are_counted_only_where_that_is_asked_for_and_not_too_much() 
         assert ask(Access(), place(peer), count_acked=True).acked is None
 
 
+def test_a_node_that_counts_its_acked_jobs_itself_may_have_any_number_of_them() -> None:
+    info = "registered_jobs:1000000\r\ncluster_acked_jobs:30000\r\n"
+    with server(node(f"{ME} :7711 myself 0 0 connected\n", info)) as peer:
+        assert ask(Access(), place(peer), count_acked=True).acked == 30_000
+
+
 def test_an_address_where_another_node_answers_is_told() -> None:
     with server(node(f"{OTHER} :7711 myself 0 0 connected\n")) as other:
         lines = f"{ME} :7711 myself 0 0 connected\n{'c' * 40} 127.0.0.1:{other.port} noflags 0 0 connected\n"

@@ -90,6 +90,7 @@ CALLS: list[Row] = [
     ),
     ("nack_lease", (leased(),), {}, f"NACKLEASE 0 {ID} 17", b"*1\r\n+OK\r\n", ["OK"]),
     ("nack_lease", (leased(),), {"after": 2}, f"NACKLEASE 2000 {ID} 17", b"*1\r\n+OK\r\n", ["OK"]),
+    ("release", (leased(),), {}, f"RELEASE {ID} 17", b"*1\r\n+OK\r\n", ["OK"]),
     ("extend", (leased(),), {"lease": 60}, f"EXTEND 60000 {ID} 17", b"*1\r\n+OK\r\n", ["OK"]),
     (
         "claim",
@@ -113,6 +114,7 @@ CALLS: list[Row] = [
     ("pause", ("q", "all"), {"broadcast": True}, "PAUSE q all BCAST", b"+all\r\n", "all"),
     ("info", (), {}, "INFO", b"$8\r\n# A\r\nb:c\r\n", {"b": "c"}),
     ("info", ("jobs",), {}, "INFO jobs", b"$0\r\n\r\n", {}),
+    ("call_many", ([("ANY", 1)],), {}, "ANY 1", b":7\r\n", [7]),
     ("call", ("ANY", 1, b"\xc3\xa4"), {}, "ANY 1 ä", b"*2\r\n:1\r\n$-1\r\n", [1, None]),
 ]
 
@@ -211,6 +213,9 @@ def test_an_error_in_a_scan_is_raised(open_client: Open, method: str) -> None:
         ("ack_lease", (Job("q", ID, b""),), {}),
         ("extend", (leased(),), {"lease": -1}),
         ("call", (), {}),
+        ("call_many", ([("QLEN", "q"), ("SHOW", ID)],), {}),
+        ("call_many", ([("GETJOB", "FROM", "q")],), {}),
+        ("call_many", ([("QUIT",)],), {}),
     ],
 )
 def test_the_callers_mistakes_are_told_before_anything_is_sent(
@@ -232,6 +237,7 @@ def test_nothing_to_do_is_done_without_a_node(open_client: Open) -> None:
             assert await client.ack() == 0
             assert await client.ack_lease() == []
             assert await client.add_many("q", []) == []
+            assert await client.call_many([]) == []
 
     with FakeNode("a") as a:
         run(scenario())
@@ -311,8 +317,7 @@ def test_both_forms_have_the_same_methods_with_the_same_arguments() -> None:
     def signatures(kind: type) -> dict[str, list[str]]:
         return {
             name.replace("__a", "__"): [str(parameter) for parameter in inspect.signature(value).parameters.values()]
-            for name, value in vars(kind).items()
-            if inspect.isfunction(value)
+            for name, value in inspect.getmembers(kind, inspect.isfunction)
         }
 
     assert signatures(ClusterClient) == signatures(blocking.ClusterClient)

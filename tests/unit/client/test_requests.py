@@ -97,7 +97,10 @@ def test_leased_jobs_that_nobody_wants_are_given_back_by_token() -> None:
     for fetch in (Fetch(["q"], None, 1, True, 1000), raw(("GETJOB", "LEASE", 1000, "FROM", "q"))):
         back = fetch.give_back([[[b"q", ID, b"x", b"17", b"nacks", 0, b"additional-deliveries", 0]]])
         assert back is not None
-        assert words(back) == ["NACKLEASE", 0, ID, b"17"]
+        assert [list(command) for command in back.commands_at(0.0)] == [
+            ["RELEASE", ID, b"17"],
+            ["NACKLEASE", 0, ID, b"17"],
+        ]
 
 
 @pytest.mark.parametrize("replies", [[], [None], [[]]])

@@ -77,6 +77,9 @@ class TinyBroker:
         writer.write(b":1\r\n")
         self._enqueue(words[1])
 
+    def _release(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
+        writer.write(b"-ERR unknown command 'RELEASE'\r\n")
+
     def _nacklease(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
         self.given_back += 1
         writer.write(b"*1\r\n+OK\r\n")

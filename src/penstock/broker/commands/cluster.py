@@ -87,8 +87,9 @@ def _info(broker: Broker, client: Client, args: list[bytes]) -> bytes:
         "size": known.size,
         "stats_messages_sent": known.messages_sent,
         "stats_messages_received": known.messages_received,
-        "draining": "yes" if broker.node.drain is not None else "no",
-        "drain_left": broker.node.jobs.count if broker.node.drain is not None else 0,
+        "acked_jobs": len(broker.node.acked),
+        "draining": "yes" if known.draining else "no",
+        "drain_left": broker.node.jobs.count if known.draining else 0,
     }
     return bulk("".join(f"cluster_{key}:{value}\r\n" for key, value in facts.items()).encode())
 

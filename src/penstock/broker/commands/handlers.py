@@ -49,6 +49,8 @@ HANDLERS: dict[str, Handler] = {
     "jscan": queues.jscan,
     "acklease": leases.acklease,
     "nacklease": leases.nacklease,
+    "release": leases.release,
+    "lease": leases.lease,
     "extend": leases.extend,
     "claim": leases.claim,
     "ackclaim": leases.ackclaim,

@@ -174,6 +174,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         raise Refused(*SYNTAX_ERROR)
     jobs = fetch_many(node, names, count, lease_ms)
     if jobs:
+        client.hand(jobs)
         return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms) for job in jobs]))
     if nohang:
         ask_others(node, names)
@@ -198,6 +199,7 @@ def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: 
             break
         wanted += 1
     jobs = delivery.fetch(broker.node, queue, wanted)
+    client.hand(jobs)
     return len(jobs), b"".join([b"*1\r\n" + shape_job(job, False, 0) for job in jobs])
 
 

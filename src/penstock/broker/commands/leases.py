@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, to_integer
-from penstock.broker.commands.jobs import BAD_ID
+from penstock.broker.commands.jobs import BAD_ID, shape_job
 from penstock.broker.core import leases
 from penstock.broker.core.blocking import ask_others
 from penstock.broker.core.ids import is_job_id
@@ -50,6 +50,22 @@ def nacklease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None
     after_ms = duration_argument(args[1], "the delay", LEASE_MS_MAX)
     node = broker.node
     return _statuses([leases.nack_lease(node, job_id, token, after_ms) for job_id, token in _pairs(args[2:])])
+
+
+def release(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """RELEASE id token [id token ...]."""
+    node = broker.node
+    return _statuses([leases.release_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
+
+
+def lease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """LEASE ms id token [id token ...]."""
+    lease_ms = max(1, duration_argument(args[1], "the lease", LEASE_MS_MAX))
+    node = broker.node
+    jobs = [leases.lease_one(node, job_id, token, lease_ms) for job_id, token in _pairs(args[2:])]
+    client.hand([job for job in jobs if job is not None])
+    rows = [client.null_array if job is None else shape_job(job, True, lease_ms) for job in jobs]
+    return b"*%d\r\n%b" % (len(rows), b"".join(rows))
 
 
 def extend(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:

@@ -10,8 +10,8 @@ from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, in
 from penstock.broker.commands.jobs import find_jobs
 from penstock.broker.core.acks import is_dummy
 from penstock.broker.core.blocking import set_pause
-from penstock.broker.core.jobs import STATE_NAMES, Confirming, Job
-from penstock.broker.core.node import Node
+from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, OUT, STATE_NAMES, Confirming, Job
+from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.wire import bus
@@ -165,6 +165,30 @@ JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
     b"ALL": _show,
     b"COMPACT": _compact,
 }
+
+
+def _is_given_back(job: Job) -> bool:
+    """Tell whether an active job was given back here, for later: its next queueing is no more than that."""
+    return not job.token and job.flags & (DELIVERED | BCAST_QUEUED) == DELIVERED
+
+
+def _is_reserved(node: Node, job: Job) -> bool:
+    """Tell whether a client of this node has a job."""
+    return job.state == ACTIVE and bool(job.token or (job.flags & OUT and not _is_given_back(job)))
+
+
+def _is_scheduled(node: Node, job: Job) -> bool:
+    """Tell whether a job waits for its time: its delay isn't over, or it was given back here, for later.
+
+    A copy of a job that waits or is worked on elsewhere is neither scheduled nor reserved.
+    """
+    if job.state != ACTIVE or job.token:
+        return False
+    return _is_given_back(job) or node.wall_ms < job.ctime // NS_PER_MS + job.rules.delay_s * 1000
+
+
+# What an active job is active for; these are ours.
+SHADES: dict[bytes, Callable[[Node, Job], bool]] = {b"reserved": _is_reserved, b"scheduled": _is_scheduled}
 QSCAN_OPTIONS = (b"COUNT", b"MINLEN", b"MAXLEN", b"IMPORTRATE")
 JSCAN_OPTIONS = (b"COUNT", b"QUEUE", b"STATE", b"REPLY")
 
@@ -212,29 +236,40 @@ def qscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 
 def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s] ... [REPLY all|id|compact]."""
+    """JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s] ... [REPLY all|id|compact].
+
+    Several states are those of either. `scheduled` and `reserved` are parts of `active`.
+    """
     cursor, busy, given = _scan_arguments(args[1:], JSCAN_OPTIONS)
     count = SCAN_COUNT_DEFAULT
     shape = JSCAN_REPLIES[b"ID"]
     name: bytes | None = None
     states: set[int] = set()
+    shades: list[Callable[[Node, Job], bool]] = []
     for word, value in given:
         if word == b"COUNT":
             count = integer_argument(value)
         elif word == b"QUEUE":
             name = value
         elif word == b"STATE":
-            if value.lower() not in STATE_NAMES:
+            if value.lower() in SHADES:
+                shades.append(SHADES[value.lower()])
+            elif value.lower() in STATE_NAMES:
+                states.add(STATE_NAMES.index(value.lower()))
+            else:
                 raise Refused("ERR", "Invalid job state name")
-            states.add(STATE_NAMES.index(value.lower()))
         elif value.upper() in JSCAN_REPLIES:
             shape = JSCAN_REPLIES[value.upper()]
         else:
             raise Refused("ERR", "Invalid REPLY type, try ID or ALL")
 
-    def wanted(job: Job) -> bool:
-        return (name is None or job.queue == name) and (not states or job.state in states) and not is_dummy(job)
-
     node = broker.node
+
+    def wanted(job: Job) -> bool:
+        if (name is not None and job.queue != name) or is_dummy(job):
+            return False
+        is_any = not states and not shades
+        return is_any or job.state in states or any(shade(node, job) for shade in shades)
+
     cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted)
     return _scan_reply(cursor, [shape(node, job, client.protocol) for job in found])

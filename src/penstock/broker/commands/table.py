@@ -144,7 +144,7 @@ _ORIGINAL = (
      "Walk over the names of this node's queues.", "array: next cursor (0 at the end), array of names",
      (_SYNTAX, _CURSOR, _NUMBER)),
     ("jscan", -1, "readonly", "jobs",
-     ("JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE queue] [STATE wait-repl|active|queued|acked ...]"
+     ("JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE queue] [STATE wait-repl|active|queued|acked|scheduled|reserved ...]"
       " [REPLY all|id|compact]"),
      "Walk over this node's jobs.",
      "array: next cursor (0 at the end), array of ids, or of jobs as SHOW gives them",
@@ -182,6 +182,14 @@ _EXTENSIONS = (
     ("nacklease", -4, "write denyoom fast", "jobs", "NACKLEASE ms id token [id token ...]",
      "Give jobs you hold under a lease back to their queue after ms.", _STATUSES,
      (_BAD_ID, _SYNTAX, _NUMBER)),
+    ("release", -3, "write fast", "jobs", "RELEASE id token [id token ...]",
+     ("Give jobs back that you hold under a lease and have not begun: queued again as if nobody had fetched them,"
+      " and nothing is counted."), _STATUSES, (_BAD_ID, _SYNTAX)),
+    ("lease", -4, "write fast", "jobs", "LEASE ms id token [id token ...]",
+     ("Lease jobs by their ids, for ms, with new tokens: those that wait in their queues, paused or not, and those"
+      " that you hold under this token."),
+     ("array in the order of the ids: [queue, id, body, token, nacks, n, additional-deliveries, n] as GETJOB gives"
+      " it, or nil for a job that is with somebody else, or gone"), (_BAD_ID, _SYNTAX, _NUMBER)),
     ("extend", -4, "write fast", "jobs", "EXTEND ms id token [id token ...]",
      "Make leases last ms from now.", _STATUSES, (_BAD_ID, _SYNTAX, _NUMBER)),
     ("claim", -4, "write fast", "jobs", "CLAIM key [COUNT n] [LEASE ms] FROM queue [queue ...]",

@@ -23,7 +23,7 @@ from penstock.broker.core.jobs import ACK_NOTED, ACKED, JOB_BYTES, QUEUED, WAIT_
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.outbox import NOBODY
-from penstock.broker.core.removal import end_replication, remove
+from penstock.broker.core.removal import end_replication, is_handover, remove
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
@@ -39,6 +39,8 @@ def ack(node: Node, job: Job) -> bool:
         collect(node, job)
         return False
     if job.holders is node.alone:
+        if node.cluster.size > 1:
+            node.finished.add(job.id)  # another copy of it may be on its way, from a node that keeps none
         remove(node, job)
         return True
     _finish(node, job, is_ours=True)
@@ -52,16 +54,17 @@ def _finish(node: Node, job: Job, is_ours: bool) -> None:
     If the ack came to us first, we are the one to tell the others until everybody has it, also after a restart.
     """
     state = job.state
+    is_written = state != WAIT_REPL or is_handover(job)
     if state == WAIT_REPL:
         end_replication(node, job)
     job.state = ACKED
     if node.journal is not None:
         if is_ours:
             job.flags |= ACK_NOTED
-            if state == WAIT_REPL:
+            if not is_written:
                 node.journal.added([job])
             node.journal.changed(job)
-        elif state != WAIT_REPL:
+        elif is_written:
             node.journal.removed(job.id)
     if state == QUEUED:
         node.queues.by_name[job.queue].drop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
-from penstock.broker.core.delivery import fetch, wake
+from penstock.broker.core.delivery import fetch, unfetch, wake
 from penstock.broker.core.eviction import IDLE_MS, is_idle
 from penstock.broker.core.exchange import Exchange
 from penstock.broker.core.federation import give_wanted, need_jobs, note_wait, wake_exchange
@@ -93,6 +93,13 @@ def serve_ready(node: Node) -> None:
             node.port.answer(waiter, job)
         if queue.exchange is not None or queue.waiters:
             _trade(node, queue)
+
+
+def take_back(node: Node, jobs: list[Job]) -> None:
+    """Queue jobs again that a client was to get and never got; others who wait may have them at once."""
+    for job in jobs:
+        unfetch(node, job)
+    serve_ready(node)
 
 
 def _trade(node: Node, queue: Queue) -> None:

@@ -1,7 +1,8 @@
 """Queueing, fetching and requeueing: the life of a job between its add and its end.
 
 `enqueue`, `dequeue` and `fetch` are the only ways in and out of a queue; `wake` is what happens at a job's time.
-A job with retry 0 is delivered at most once: its fetch is written down as its removal, and it never comes back.
+A job with retry 0 is delivered at most once: its fetch is written down as its removal, and it never comes back. Only a
+fetch whose reply surely never left this node did not happen: `unfetch`.
 """
 
 from __future__ import annotations
@@ -159,6 +160,32 @@ def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0) -> list[Job]:
     if node.journal is not None:
         node.journal.delivered(jobs)
     return jobs
+
+
+def unfetch(node: Node, job: Job) -> bool:
+    """Undo the fetch of a job whose reply never left this node; False if something else has become of it.
+
+    Nobody has seen the job, so nothing is counted, and one that may be delivered only once still may.
+    """
+    if job.state != ACTIVE or not job.flags & OUT:
+        return False
+    job.state = QUEUED
+    job.flags &= ~OUT if job.rules.retry_s else ~(OUT | DELIVERED)
+    if job.token:
+        end_lease(node, job)
+        if job.rules.retry_s:  # others wait for the end of the lease
+            job.flags |= BCAST_WILLQUEUE
+            job.requeue_at = node.after_retry(job.rules.retry_ms)
+            schedule(node, job)
+            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered)
+    queue = node.queue(job.queue)
+    queue.insert(job)
+    queue.jobs_out -= 1
+    if (queue.waiters or queue.exchange is not None) and not queue.pause & PAUSED_OUT:
+        node.ready[queue] = None
+    if node.journal is not None:
+        node.journal.undelivered(job)
+    return True
 
 
 def lease(node: Node, job: Job, lease_ms: int) -> None:

@@ -28,15 +28,15 @@ LOOKED_AT_A_CRON: Final = 5000
 
 
 def start_draining(node: Node) -> None:
-    """Begin to hand all jobs over; the node is leaving then."""
+    """Begin to hand all jobs over; the node is leaving then. It goes on after a restart (nodes.conf)."""
     node.cluster.leaving = True
-    if node.drain is None:
-        node.drain = iter(())
+    node.cluster.draining = True
 
 
 def stop_draining(node: Node) -> None:
     """Keep what is still here."""
-    node.drain = None
+    node.cluster.draining = False
+    node.drain = iter(())
     for addition in list(node.handovers):
         del node.handovers[addition]
         node.timers.cancel(addition)
@@ -62,7 +62,7 @@ def _take_back(node: Node, addition: Addition, job: Job) -> None:
 
 def drain(node: Node) -> None:
     """Ten times a second: hand some more jobs over."""
-    if node.drain is None:
+    if not node.cluster.draining:
         return
     room = min(HANDOVERS_MAX - len(node.handovers), LOOKED_AT_A_CRON)
     if room <= 0:

@@ -10,8 +10,8 @@ from typing import Final
 
 from penstock.broker.core.acks import ack
 from penstock.broker.core.blocking import fetch_many
-from penstock.broker.core.delivery import lease, nack_after
-from penstock.broker.core.jobs import Job
+from penstock.broker.core.delivery import lease, nack_after, unfetch
+from penstock.broker.core.jobs import ACTIVE, DELIVERED, OUT, QUEUED, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.tokens import holds, join_claim
 
@@ -44,6 +44,38 @@ def nack_lease(node: Node, job_id: bytes, token: int, after_ms: int) -> str:
 def extend_lease(node: Node, job_id: bytes, token: int, lease_ms: int) -> str:
     """Let a lease end so long from now."""
     return _if_held(node, job_id, token, lambda job: _extend(node, job, lease_ms))
+
+
+def release_lease(node: Node, job_id: bytes, token: int) -> str:
+    """Undo the fetch of a job that this token holds and that nobody has begun: nothing is counted."""
+    return _if_held(node, job_id, token, lambda job: _release(node, job))
+
+
+def _release(node: Node, job: Job) -> None:
+    job.flags |= OUT  # a lease that is about to end has lost the mark
+    unfetch(node, job)
+
+
+def lease_one(node: Node, job_id: bytes, token: int, lease_ms: int) -> Job | None:
+    """Lease a job by its id, with a new token: one that waits in its queue, or one that this token holds.
+
+    None for any other. It is how the jobs of a batch are taken up again, and no others in their place.
+    """
+    job = node.jobs.get(job_id)
+    if job is None or not (job.state == QUEUED or holds(job, token)):
+        return None
+    if job.state == QUEUED:
+        queue = node.queue(job.queue)
+        job.state = ACTIVE
+        job.flags |= DELIVERED | OUT
+        queue.drop()
+        queue.accessed_ms = node.now_ms
+        queue.jobs_out += 1
+    job.token = node.new_token()
+    lease(node, job, lease_ms)
+    if node.journal is not None:
+        node.journal.delivered([job])
+    return job
 
 
 def _extend(node: Node, job: Job, lease_ms: int) -> None:

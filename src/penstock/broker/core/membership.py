@@ -2,6 +2,7 @@
 
 Text form, used by CLUSTER NODES and nodes.conf alike, one line a node:
 `<id> <ip>:<port> <flags> <ping sent ms> <pong received ms> connected|disconnected`
+In nodes.conf a line `vars draining yes` may follow, which an original node passes over.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ FLAG_NAMES: Final = (
 UNREACHABLE: Final = MYSELF | HANDSHAKE | LEAVING | PFAIL | FAIL
 NODE_ID_BYTES: Final = 40
 BUS_PORT_OFFSET: Final = 10_000
+DRAINING_LINE: Final = "vars draining yes"
 PORT_MAX: Final = 65_535 - BUS_PORT_OFFSET
 HANDSHAKES_MAX: Final = 1000  # under way at once: far more than anybody introduces by hand
 HANDSHAKE_MS_MIN: Final = 1000
@@ -120,6 +122,7 @@ class Cluster:
         self.blacklist: dict[bytes, int] = {}
         self.epoch = 0  # grows with every change that matters to an add
         self.unsaved = False  # nodes.conf is behind
+        self.draining = False  # this node hands its jobs over (core.draining), also after a restart
         self.messages_sent = 0
         self.messages_received = 0
         self.recount()
@@ -166,16 +169,21 @@ class Cluster:
         self.peers[placeholder_id] = Peer(placeholder_id, ip, port, HANDSHAKE | flags, now_ms)
 
     def text(self, with_handshakes: bool, wall_offset_ms: int = 0) -> str:
-        """Give the text form."""
+        """Give the text form; that of nodes.conf is without handshakes."""
         peers = self.peers.values()
-        return "".join(p.line(wall_offset_ms) for p in peers if with_handshakes or not p.flags & HANDSHAKE)
+        lines = [p.line(wall_offset_ms) for p in peers if with_handshakes or not p.flags & HANDSHAKE]
+        if self.draining and not with_handshakes:
+            lines.append(DRAINING_LINE + "\n")
+        return "".join(lines)
 
 
 def cluster_from_text(text: str, now_ms: int) -> Cluster:
     """Read nodes.conf; anything odd is refused, since a wrong identity does more harm than no start."""
     peers: list[Peer] = []
+    draining = False
     flags_by_name = {name: flag for flag, name in FLAG_NAMES} | {"noflags": 0}
     for number, line in enumerate(text.split("\n"), 1):
+        draining = draining or line == DRAINING_LINE
         if not line.strip() or line.startswith("vars "):
             continue
         fields = line.split(" ")
@@ -204,5 +212,6 @@ def cluster_from_text(text: str, now_ms: int) -> Cluster:
     cluster = Cluster(mine[0].id)
     cluster.myself = mine[0]
     cluster.peers = {peer.id: peer for peer in peers}
+    cluster.draining = draining
     cluster.recount()
     return cluster

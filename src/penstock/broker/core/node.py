@@ -57,6 +57,9 @@ class JournalPort(Protocol):
     def delivered(self, jobs: list[Job]) -> None:
         """Note that jobs go out to a client; those of retry 0 must not come back."""
 
+    def undelivered(self, job: Job) -> None:
+        """Note that a job noted as delivered never went out, and waits in its queue again."""
+
     def changed(self, job: Job) -> None:
         """Note a job's state, counters, requeue time and lease."""
 
@@ -89,7 +92,7 @@ class Node:
         self.acked: dict[bytes, Job] = {}  # acked here, and not yet known to be so everywhere
         self.finished = Finished(self.memory)
         self.unannounced: list[Job] = []  # restored, waiting until others can be asked whether they have them queued
-        self.drain: Iterator[Job] | None = None  # the jobs that are still to be handed over, while the node drains
+        self.drain: Iterator[Job] = iter(())  # the jobs that are still to be handed over, while the node drains
         self.handovers: dict[Addition, None] = {}
         self.forms = Forms()
         self.refuses_copies = False  # while what it is given can't be written down

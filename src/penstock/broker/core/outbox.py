@@ -118,6 +118,11 @@ class Outbox:
             self.cluster.messages_sent += len(messages)
         self.waiting = True
 
+    def unsent(self) -> list[tuple[frozenset[bytes], bytes]]:
+        """Give the copies of jobs that wait, and for whom: they are lost if the process or the link ends now."""
+        groups = [item for kind in bus.RECORD_TYPES for item in self._groups[kind].items()]
+        return [(key[0], record) for key, records in groups for record in records]
+
     # The end of the turn.
 
     def flush(self) -> None:

@@ -30,7 +30,8 @@ PAUSE_NAMES: Final = (b"none", b"in", b"out", b"all")
 QUEUE_BYTES: Final = 1200
 STALE_MIN: Final = 64  # stale entries a queue may hold before a rebuild is worth looking at
 
-_Late = tuple[int, bytes, Job]
+# The number sets two entries of one id apart: a job that was given away may come back as another record.
+_Late = tuple[int, bytes, int, Job]
 
 
 class Queue:
@@ -39,6 +40,7 @@ class Queue:
     __slots__ = (
         "_jobs",
         "_late",
+        "_late_count",
         "_newest",
         "accessed_ms",
         "created_ms",
@@ -65,6 +67,7 @@ class Queue:
         self.exchange: Exchange | None = None  # with other nodes, once there was any
         self._jobs: deque[Job] = deque()
         self._late: list[_Late] = []
+        self._late_count = 0
         self._newest = 0
 
     def extend(self, jobs: list[Job]) -> None:
@@ -75,7 +78,8 @@ class Queue:
             self._newest = jobs[-1].ctime
         else:
             for job in jobs:
-                heappush(self._late, (job.ctime, job.id, job))
+                self._late_count += 1
+                heappush(self._late, (job.ctime, job.id, self._late_count, job))
 
     def insert(self, job: Job) -> None:
         """Put a job, just made queued, into its place."""
@@ -91,7 +95,7 @@ class Queue:
         taken: list[Job] = []
         while most > 0 and (jobs or late):
             if late and not (jobs and (jobs[0].ctime, jobs[0].id) < late[0][:2]):
-                job = heappop(late)[2]
+                job = heappop(late)[3]
             else:
                 job = jobs.popleft()
             if job.state == QUEUED:
@@ -112,12 +116,12 @@ class Queue:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        for order in (self._jobs, (entry[2] for entry in self._late)):
+        for order in (self._jobs, (entry[3] for entry in self._late)):
             for job in order:
                 if job.state != QUEUED:
                     job.flags &= ~LISTED
         self._jobs = deque(job for job in self._jobs if job.flags & LISTED)
-        self._late = [entry for entry in self._late if entry[2].flags & LISTED]
+        self._late = [entry for entry in self._late if entry[3].flags & LISTED]
         heapify(self._late)
 
     def clear(self) -> None:
@@ -125,19 +129,19 @@ class Queue:
         for job in self._jobs:
             job.flags &= ~LISTED
         for entry in self._late:
-            entry[2].flags &= ~LISTED
+            entry[3].flags &= ~LISTED
         self._jobs.clear()
         self._late.clear()
         self.length = 0
 
     def oldest(self, most: int) -> Iterator[Job]:
         """Look at the first jobs, without touching them."""
-        valid = ((job.ctime, job.id, job) for job in self._jobs if job.state == QUEUED)
-        late = nsmallest(most, (entry for entry in self._late if entry[2].state == QUEUED)) if self._late else []
-        return islice((entry[2] for entry in merge(valid, late)), most)
+        valid = ((job.ctime, job.id, 0, job) for job in self._jobs if job.state == QUEUED)
+        late = nsmallest(most, (entry for entry in self._late if entry[3].state == QUEUED)) if self._late else []
+        return islice((entry[3] for entry in merge(valid, late)), most)
 
     def newest(self, most: int) -> Iterator[Job]:
         """Look at the last jobs, newest first, without touching them."""
-        valid = ((job.ctime, job.id, job) for job in reversed(self._jobs) if job.state == QUEUED)
-        late = nlargest(most, (entry for entry in self._late if entry[2].state == QUEUED)) if self._late else []
-        return islice((entry[2] for entry in merge(valid, late, reverse=True)), most)
+        valid = ((job.ctime, job.id, 0, job) for job in reversed(self._jobs) if job.state == QUEUED)
+        late = nlargest(most, (entry for entry in self._late if entry[3].state == QUEUED)) if self._late else []
+        return islice((entry[3] for entry in merge(valid, late, reverse=True)), most)

@@ -12,6 +12,7 @@ from penstock.broker.core.tokens import end_lease
 def remove(node: Node, job: Job) -> None:
     """Forget a job, whatever its state, and write that down unless it was never written, or its end was already."""
     state = job.state
+    noted = bool(job.flags & ACK_NOTED) if state == ACKED else state != WAIT_REPL or is_handover(job)
     if state == QUEUED:
         node.queues.by_name[job.queue].drop()
     elif state == WAIT_REPL:
@@ -19,7 +20,6 @@ def remove(node: Node, job: Job) -> None:
     elif state == ACKED:
         node.acked.pop(job.id, None)
         node.finished.add(job.id)
-    noted = bool(job.flags & ACK_NOTED) if state == ACKED else state != WAIT_REPL
     unregister(node, job)
     if job.token:
         end_lease(node, job)
@@ -37,6 +37,12 @@ def unregister(node: Node, job: Job) -> None:
     node.jobs.remove(job)
     node.memory.used_bytes -= JOB_BYTES + len(job.body)
     job.body = b""  # a queue's order and the timers may point to the record for a while yet
+
+
+def is_handover(job: Job) -> bool:
+    """Tell whether a job waits for copies because this node drains: then it is in the journal, unlike a new one."""
+    holders = job.holders
+    return isinstance(holders, Confirming) and holders.addition is not None and holders.addition.is_handover
 
 
 def end_replication(node: Node, job: Job, refused: Refused | None = None) -> None:
@@ -58,7 +64,7 @@ def remove_all(node: Node) -> None:
     """Forget all jobs and queues for good: that is written down, too."""
     if node.journal is not None:
         for job in node.jobs:
-            if job.state not in (ACKED, WAIT_REPL) or job.flags & ACK_NOTED:
+            if job.state not in (ACKED, WAIT_REPL) or job.flags & ACK_NOTED or is_handover(job):
                 node.journal.removed(job.id)
         for queue in node.queues.by_name.values():
             if queue.pause:

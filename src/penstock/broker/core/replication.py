@@ -110,6 +110,8 @@ def _send(node: Node, addition: Addition, whom: frozenset[bytes], flags: int) ->
     for job in addition.jobs:
         if job.state == WAIT_REPL:
             node.outbox.give(bus.REPLJOB, whom, message_record(node, job), flags)
+            if flags & bus.QUEUE_IT and whom and addition.is_handover and node.journal is not None:
+                node.journal.removed(job.id)  # it is theirs from now on: with us it must not come back
 
 
 def _set_timer(node: Node, addition: Addition) -> None:
@@ -145,7 +147,9 @@ def _try_harder(node: Node, addition: Addition) -> None:
             _send(node, addition, addition.delivered, bus.QUEUE_IT)
         return
     more = node.choose(1, addition.delivered)
-    addition.delivered = addition.delivered.union(more)
+    if more:
+        addition.delivered = addition.delivered.union(more)
+        addition.is_wider = True
     late = frozenset(more) | _lost(node, addition)
     for job in addition.jobs:
         if job.state != WAIT_REPL:
@@ -184,6 +188,7 @@ def heard_gotjob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
         holders.confirmed.add(peer.id)
         if peer.id not in holders.delivered:
             holders.delivered = addition.delivered = addition.delivered | peer.alone
+            addition.is_wider = True
         if len(holders.confirmed) == addition.replicate:
             addition.missing -= 1
             if not addition.missing:
@@ -196,6 +201,7 @@ def _settle(node: Node, addition: Addition) -> None:
         give_up(node, addition, refusals.JOB_REMOVED)
         return
     node.timers.cancel(addition)
+    node.handovers.pop(addition, None)
     jobs = [job for job in addition.jobs if job.state == WAIT_REPL]
     if jobs and addition.external:
         for job in jobs:
@@ -212,20 +218,21 @@ def _settle(node: Node, addition: Addition) -> None:
 def _leave_to_others(node: Node, addition: Addition, job: Job) -> None:
     holders = job.holders
     assert isinstance(holders, Confirming)
+    if addition.is_wider:  # they can't ask us later
+        node.outbox.give(bus.REPLJOB, frozenset(holders.confirmed), message_record(node, job), bus.NOREPLY)
     if not _is_once(addition) and addition.enqueue_s >= 0:
         able = sorted(holders.confirmed)
         whom = frozenset((able[node.chance(len(able))],))
         node.outbox.tell(bus.ENQUEUE, whom, job.id, addition.enqueue_s)
-    if addition.is_handover:
-        node.handovers.pop(addition, None)
-        if node.journal is not None:
-            node.journal.removed(job.id)
+    if addition.is_handover and not _is_once(addition) and node.journal is not None:
+        node.journal.removed(job.id)
     unregister(node, job)
 
 
 def give_up(node: Node, addition: Addition, reason: tuple[str, str]) -> None:
     """End the wait without success: whoever may have a copy is told to forget it."""
     node.timers.cancel(addition)
+    node.handovers.pop(addition, None)
     for job in addition.jobs:
         if job.state != WAIT_REPL:
             continue
@@ -269,6 +276,8 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
                 node.outbox.tell(bus.SETACK, peer.alone, job.id, len(job.holders.delivered), 0, job.holders.delivered)
                 continue
         elif copy.id in node.finished:
+            holders = node.alone.delivered | peer.alone
+            node.outbox.tell(bus.SETACK, peer.alone, copy.id, len(holders), 0, holders)
             continue
         else:
             queue = node.queues.by_name.get(copy.kind.queue)

@@ -205,7 +205,10 @@ class Restorer:
         elif change is not None:
             job.requeue_at = max(change.requeue_wall_ms - node.wall_offset_ms, 1)
             if job.flags & BCAST_QUEUED and not change.token:  # its retry time: it ends, also if the clock was set back
-                job.requeue_at = min(job.requeue_at, node.now_ms + job.rules.retry_ms + JITTER_MS)
+                latest = node.now_ms + job.rules.retry_ms + JITTER_MS
+                if job.rules.delay_s:  # a copy of one whose delay may not be over
+                    latest = max(latest, self._release_at(job))
+                job.requeue_at = min(job.requeue_at, latest)
             if len(job.holders.delivered) > 1 and job.requeue_at <= node.now_ms + WARN_MS:
                 job.flags |= BCAST_WILLQUEUE  # too late to warn the others by its own time
                 self._unannounced.append(job)

@@ -36,6 +36,7 @@ class Addition(Timed):
         "external",
         "is_handover",
         "is_whole",
+        "is_wider",
         "jobs",
         "missing",
         "pause_ms",
@@ -57,5 +58,6 @@ class Addition(Timed):
         self.client: object = None
         self.is_whole = False  # all of the jobs, or none
         self.is_handover = False  # of a node that drains: the job is in its journal
+        self.is_wider = False  # copies went to more nodes than those who were sent theirs first know of
         self.enqueue_s = jobs[0].rules.delay_s  # external: after how long one of the others queues them; -1: not at all
         self.refused: dict[bytes, Refused] = {}  # by id, once it is over

@@ -66,13 +66,13 @@ class Router:
         return self._members
 
     async def run(
-        self, request: Request, node: str | None = None, *, only_there: bool = True
+        self, request: Request, node: str | None = None, *, only_there: bool = True, patient: bool = True
     ) -> tuple[Route, list[Any]]:
         """Have a request answered, by this node or any: who did, and the replies.
 
         Nothing waits after a success: who is cancelled then would lose them.
         """
-        effort = Effort(request, self.settings, node, only_there=only_there)
+        effort = Effort(request, self.settings, node, only_there=only_there, patient=patient)
         while True:
             route = await self._find(effort)
             replies = await self._attempt(request, route, effort)

@@ -12,32 +12,25 @@ All times are in seconds. What a node is told in milliseconds may be a fraction;
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from penstock.client import requests
 from penstock.client.addresses import parse_seeds
+from penstock.client.blocking.looking import Looking
 from penstock.client.blocking.router import Router
 from penstock.client.connection import Word, refined, tls_context
 from penstock.client.requests import AddTerms, Body, Fetch, JobOrId, Request, milliseconds
 from penstock.client.settings import LinkSettings, Settings
 from penstock.client.values import (
     Claim,
-    Hello,
     Job,
-    JobDetails,
     LeaseOutcome,
     Node,
-    QueueDetails,
     QueueName,
     claimed_jobs,
-    hello_of,
-    info_of,
-    job_details,
     jobs_of,
-    queue_details,
-    queue_name,
     text,
 )
 from penstock.errors import CallerError, PartlyAdded, PenstockError, ReplyError
@@ -50,7 +43,7 @@ LEASE_SECONDS = 120.0  # of a claim, as in the node
 CLAIMS_MAX = 10_000
 
 
-class ClusterClient:
+class ClusterClient(Looking):
     """Jobs of a cluster of nodes, by way of the best of them.
 
     `seeds` are the first nodes to ask: "host:port,host:port", a list, or a URL `disque://:password@host,host`
@@ -102,7 +95,7 @@ class ClusterClient:
             translate=translate,
             chance=randomness or random.Random(),
         )
-        self._router = Router(parsed, settings)
+        super().__init__(Router(parsed, settings))
         self._claims: dict[bytes, str] = {}
 
     def __enter__(self) -> Self:
@@ -127,17 +120,6 @@ class ClusterClient:
     def nodes(self) -> list[Node]:
         """The nodes of the cluster, as they were last heard of."""
         return self._router.members.nodes
-
-    def call(self, *words: Word) -> Any:
-        """Send any command, and give its reply: int, bytes, None or list. An error reply is raised."""
-        return self._ask(requests.raw(words))
-
-    def _ask(self, request: Request, node: str | None = None, *, only_there: bool = True) -> Any:
-        """Have one command answered; an error reply is raised."""
-        _, (reply,) = self._router.run(request, node, only_there=only_there)
-        if isinstance(reply, ReplyError):
-            raise refined(reply)
-        return reply
 
     # Adding
 
@@ -198,14 +180,14 @@ class ClusterClient:
     ) -> tuple[list[str | None], PenstockError | None]:
         """Add jobs with one command, or with one for each where the node doesn't know ADDJOBS."""
         current = self._router.current
-        if current is None or not current.lacks_addjobs:
-            route, (reply,) = self._router.run(requests.add_all(queue, bodies, terms))
+        if current is None or self._place is not None or not current.lacks_addjobs:
+            route, (reply,) = self._run(requests.add_all(queue, bodies, terms))
             if not isinstance(reply, ReplyError):
                 return [text(job_id) for job_id in reply], None
             if not reply.message.startswith("unknown command"):
                 raise refined(reply)
             route.lacks_addjobs = True
-        _, replies = self._router.run(requests.add_each(queue, bodies, terms))
+        _, replies = self._run(requests.add_each(queue, bodies, terms))
         problems = [reply for reply in replies if isinstance(reply, ReplyError)]
         ids = [None if isinstance(reply, ReplyError) else text(reply) for reply in replies]
         return ids, refined(problems[0]) if problems else None
@@ -237,7 +219,7 @@ class ClusterClient:
             now = clock()
             until = None if nohang or end <= now else min(end, now + settings.wait_round)
             fetch = Fetch(names, until, count, counters, lease_ms)
-            route, (reply,) = self._router.run(fetch)
+            route, (reply,) = self._run(fetch)
             if isinstance(reply, ReplyError):
                 raise refined(reply)
             if reply or until is None or until == end:
@@ -289,9 +271,6 @@ class ClusterClient:
             total += self._ask(Request((name, *options, *ids)), node, only_there=False)
         return total
 
-    def _home(self, job: JobOrId) -> str | None:
-        return self._router.at(job.node) if isinstance(job, Job) else None
-
     # Leases
 
     def ack_lease(self, *jobs: Job) -> list[LeaseOutcome]:
@@ -301,6 +280,18 @@ class ClusterClient:
     def nack_lease(self, *jobs: Job, after: float = 0.0) -> list[LeaseOutcome]:
         """Give jobs back as failed, to be delivered again at once or `after` so long."""
         return self._leased(("NACKLEASE", milliseconds(after, "after")), jobs)
+
+    def release(self, *jobs: Job) -> list[LeaseOutcome]:
+        """Give jobs back that were not begun: queued again as if nobody had fetched them, and nothing is counted.
+
+        A node that can't do this counts them as nacks.
+        """
+        try:
+            return self._leased(("RELEASE",), jobs)
+        except ReplyError as error:
+            if not error.message.startswith("unknown command"):
+                raise
+            return self.nack_lease(*jobs)
 
     def extend(self, *jobs: Job, lease: float) -> list[LeaseOutcome]:
         """Make leases last so long from now."""
@@ -348,7 +339,7 @@ class ClusterClient:
         names = requests.queue_names(queues)
         words = ("CLAIM", key, "COUNT", count, "LEASE", milliseconds(lease, "lease"), "FROM", *names)
         holder = node or self._claims.get(_key(key))
-        route, (reply,) = self._router.run(Request(words), holder)
+        route, (reply,) = self._run(Request(words), holder)
         if isinstance(reply, ReplyError):
             raise refined(reply)
         jobs = claimed_jobs(reply, route.id)
@@ -381,94 +372,10 @@ class ClusterClient:
         reply: int = self._ask(Request((name, key, *rest)), holder)
         return reply
 
-    # Looking
-
-    def show(self, job: JobOrId) -> JobDetails | None:
-        """All that the node knows of a job; None if it doesn't know it."""
-        reply = self._ask(Request(("SHOW", requests.id_of(job))), self._home(job), only_there=False)
-        return None if reply is None else job_details(reply)
-
-    def peek(self, queue: QueueName, count: int = 1) -> list[Job]:
-        """Look at waiting jobs without taking them: oldest first, newest first for a negative count."""
-        route, (reply,) = self._router.run(Request(("QPEEK", queue, count)))
-        if isinstance(reply, ReplyError):
-            raise refined(reply)
-        return jobs_of(reply, route.id)
-
-    def qlen(self, queue: QueueName) -> int:
-        """How many jobs wait in the node's part of a queue."""
-        reply: int = self._ask(Request(("QLEN", queue)))
-        return reply
-
-    def qstat(self, queue: QueueName) -> QueueDetails | None:
-        """All that the node knows of a queue; None if it doesn't know it."""
-        reply = self._ask(Request(("QSTAT", queue)))
-        return None if reply is None else queue_details(reply)
-
-    def pause(self, queue: QueueName, state: str = "state", *, broadcast: bool = False) -> str:
-        """Stop a queue from taking in or giving out jobs: in, out, all or none. The state after it."""
-        options = ("BCAST",) if broadcast else ()
-        return text(self._ask(Request(("PAUSE", queue, state, *options))))
-
-    def queues(self, *, minlen: int | None = None, maxlen: int | None = None) -> Iterator[QueueName]:
-        """Walk over the names of the node's queues; a name may come twice."""
-        options: list[Word] = []
-        for option, value in (("MINLEN", minlen), ("MAXLEN", maxlen)):
-            options += [option, value] if value is not None else []
-        for page in self._scan("QSCAN", options):
-            for name in page:
-                yield queue_name(name)
-
-    def jobs(self, *, queue: QueueName | None = None, states: Iterable[str] = ()) -> Iterator[JobDetails]:
-        """Walk over the node's jobs, of one queue or in some states, with all that it knows of each."""
-        for page in self._scan("JSCAN", [*_job_options(queue, states), "REPLY", "all"]):
-            for row in page:
-                yield job_details(row)
-
-    def job_ids(self, *, queue: QueueName | None = None, states: Iterable[str] = ()) -> Iterator[str]:
-        """The same with nothing but the ids."""
-        for page in self._scan("JSCAN", _job_options(queue, states)):
-            for job_id in page:
-                yield text(job_id)
-
-    def _scan(self, name: str, options: list[Word]) -> Iterator[list[Any]]:
-        """Pages of a scan, all from the same node: no other one knows the cursor."""
-        cursor: Word = 0
-        node: str | None = None
-        while True:
-            route, (reply,) = self._router.run(Request((name, cursor, *options)), node)
-            if isinstance(reply, ReplyError):
-                raise refined(reply)
-            node = route.id
-            cursor, page = reply
-            yield page
-            if cursor == b"0":
-                return
-
-    def info(self, section: str | None = None) -> dict[str, str]:
-        """Facts and counters of the node."""
-        return info_of(self._ask(Request(("INFO", *([section] if section else [])))))
-
-    def hello(self) -> Hello:
-        """The nodes of the cluster, as the node sees them now."""
-        route, (reply,) = self._router.run(Request(("HELLO",)))
-        if isinstance(reply, ReplyError):
-            raise refined(reply)
-        hello = hello_of(reply)
-        self._router.members.learn(hello, route.address)
-        return hello
-
 
 def _key(claim: Claim | str | bytes) -> bytes:
     key = claim.key if isinstance(claim, Claim) else claim
     return key.encode() if isinstance(key, str) else key
-
-
-def _job_options(queue: QueueName | None, states: Iterable[str]) -> list[Word]:
-    options: list[Word] = [] if queue is None else ["QUEUE", queue]
-    for state in states:
-        options += ["STATE", state]
-    return options
 
 
 def _raise(problem: PenstockError, ids: list[str | None]) -> NoReturn:

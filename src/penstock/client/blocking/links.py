@@ -113,15 +113,18 @@ class Links:
             return []
 
     def _give_back(self, back: Request) -> None:
-        (words,) = back.commands_at(0.0)
-        ids = [word.decode() for word in words if isinstance(word, bytes) and word.startswith(b"D-")]
+        commands = back.commands_at(0.0)
+        ids = [word.decode() for word in commands[0] if isinstance(word, bytes) and word.startswith(b"D-")]
         if lost := [job_id for job_id in ids if is_at_most_once(job_id)]:
             log.warning("fetched for a caller that is gone, and delivered at most once: %s", ", ".join(lost))
         self._link.close()
         try:
-            self._link.execute(*words)
+            # Where there are several ways to give back, the last one always works.
+            outcome = self._link.pipeline(commands)[-1]
         except PeerError as error:
-            log.warning("fetched for a caller that is gone, back after retry (%s): %s", error, ", ".join(ids))
+            outcome = error
+        if isinstance(outcome, PeerError):
+            log.warning("fetched for a caller that is gone, back after retry (%s): %s", outcome, ", ".join(ids))
 
     def drain(self) -> None:
         """Nothing is under way."""

@@ -66,12 +66,14 @@ class Router:
         """The nodes that are known."""
         return self._members
 
-    def run(self, request: Request, node: str | None = None, *, only_there: bool = True) -> tuple[Route, list[Any]]:
+    def run(
+        self, request: Request, node: str | None = None, *, only_there: bool = True, patient: bool = True
+    ) -> tuple[Route, list[Any]]:
         """Have a request answered, by this node or any: who did, and the replies.
 
         Nothing waits after a success: who is cancelled then would lose them.
         """
-        effort = Effort(request, self.settings, node, only_there=only_there)
+        effort = Effort(request, self.settings, node, only_there=only_there, patient=patient)
         while True:
             route = self._find(effort)
             replies = self._attempt(request, route, effort)

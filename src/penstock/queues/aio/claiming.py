@@ -1,5 +1,6 @@
 """Many jobs leased under one key."""
 
+from penstock.errors import CallerError
 from penstock.queues.aio.ending import Ending
 from penstock.queues.aio.job import Job
 from penstock.queues.capabilities import Capability
@@ -16,12 +17,14 @@ class Claiming(Ending):
         Of a paused queue, or with `count` 0, only those that the key has.
         """
         self._require(Capability.CLAIM)
+        if not key or count < 0:
+            raise CallerError(f"a claim needs a key and a count, not {key!r} and {count}")
         await self._register()
         seconds = self.lease if lease is None else checked_lease(lease)
         if await self._is_paused():
             count = 0
         stored = await self._driver.claim(self.name, key, count, milliseconds("lease", seconds))
-        return [Job(self, one, seconds) for one in stored]
+        return [Job(self, one, seconds) for one in await self._bury_spent(stored)]
 
     async def extend_claim(self, key: str, lease: float | None = None) -> int:
         """Keep the jobs under a key; gives how many it still has."""
@@ -39,7 +42,8 @@ class Claiming(Ending):
     async def nack_claim(self, key: str, delay: float = 0) -> int:
         """Give the jobs under a key back, and end the key; gives how many."""
         self._require(Capability.CLAIM)
-        given = await self._driver.nack_claim(self.name, key, max(0, milliseconds("delay", delay)))
+        delay_ms = max(0, milliseconds("delay", delay))
+        given = await self._driver.nack_claim(self.name, key, delay_ms)
         self.store.counting.count(self.name, "rollback", given)
-        await self._tell(0)
+        await self._tell(delay_ms)
         return given

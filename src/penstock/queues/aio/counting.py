@@ -20,10 +20,14 @@ class Counting:
         """Add to a counter, soon."""
         if not much:
             return
-        sums = self._sums.setdefault(queue, {})
-        sums[counter] = sums.get(counter, 0) + much
+        self.note(queue, counter, much)
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_later())
+
+    def note(self, queue: str, counter: str, much: int = 1) -> None:
+        """Add to a counter when others are written."""
+        sums = self._sums.setdefault(queue, {})
+        sums[counter] = sums.get(counter, 0) + much
 
     async def _flush_later(self) -> None:
         await asyncio.sleep(FLUSH_S)

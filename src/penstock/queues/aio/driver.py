@@ -17,11 +17,12 @@ dead-letter limits or coalescing: `queue` does that for all of them. Rules that 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from penstock.errors import CallerError
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues.aio.signals.base import Signal
 from penstock.queues.aio.stats.base import Stats
 from penstock.queues.capabilities import Capability
-from penstock.queues.options import POLL_S, Address, Options
+from penstock.queues.options import OPTIONS, POLL_S, Address, Options
 
 
 class Page(NamedTuple):
@@ -42,13 +43,25 @@ class Driver:
     # The store itself holds back the jobs of a paused queue.
     pauses_itself: ClassVar[bool] = False
     poll_s: ClassVar[float] = POLL_S
+    # How often to ask for the store's `version` while somebody waits: for stores whose other users send no signals.
+    watch_s: ClassVar[float | None] = None
     batch_max: ClassVar[int] = 1000  # jobs in one call: the queue cuts larger ones
+    # Options that only this kind of store has; any other is refused. None leaves it to the driver to look at them.
+    own_options: ClassVar[frozenset[str] | None] = None
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         self.address = address
         self.options = options
         self.extra = extra  # options that only this driver knows, as arguments; those of the URL are in address.rest
         self.shift_ms = 0
+        if self.own_options is not None:
+            self._check_options(self.own_options)
+
+    def _check_options(self, own: frozenset[str]) -> None:
+        unknown = sorted({*self.address.rest, *self.extra} - own)
+        if unknown:
+            known = ", ".join(sorted({*OPTIONS, *own}))
+            raise CallerError(f"{self.address.url} has no option {unknown[0]!r}; there are {known}")
 
     @property
     def place(self) -> str:
@@ -71,6 +84,10 @@ class Driver:
 
     async def now_ms(self) -> int:
         """The store's time."""
+        raise NotImplementedError
+
+    async def version(self) -> int:
+        """Another number whenever somebody else has changed the store; only for stores that are to be watched."""
         raise NotImplementedError
 
     def prepare(self, job: NewJob) -> None:
@@ -141,6 +158,10 @@ class Driver:
     async def sizes(self, queue: str) -> Sizes:
         """How many jobs there are."""
         raise NotImplementedError
+
+    async def ready(self, queue: str) -> int:
+        """How many jobs are ready. A store where the other sizes cost more has a shorter way to this one."""
+        return (await self.sizes(queue)).ready
 
     async def next_mature_ms(self, queue: str) -> int | None:
         """When the next job is ready, be it scheduled or reserved; None for an empty queue."""

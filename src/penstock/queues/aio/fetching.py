@@ -2,7 +2,8 @@
 
 All who wait for jobs of one queue are served by one pump. In each round it asks the store for as many jobs as are
 wanted, in one call, and hands them out, first come first served. Then it sleeps until a signal comes, another caller
-comes, somebody's time is over, the next job is due, or the poll interval has passed: a lost signal costs no more.
+comes, somebody's time is over, the next job is due, or the poll interval has passed: a lost signal costs no more. A
+store whose other users send no signals is watched meanwhile: that costs less than to ask for jobs.
 It runs only while somebody waits. A store that can wait by itself is asked once in this way; then each caller that got
 nothing waits on the server.
 
@@ -22,6 +23,7 @@ from penstock.job import StoredJob
 from penstock.queues.aio.listening import Ear
 
 WAIT_SLICE_S = 5.0  # of a store that waits by itself: so long it may take until a cancelled wait is noticed there
+NAP_S = 0.001  # between two looks at a store, unless something was heard
 TROUBLE_S = 0.5  # between two tries to reach a store that is gone
 
 
@@ -31,10 +33,12 @@ class Source(Protocol):
     batch_max: int
     can_wait: bool
     poll_s: float
+    watch_s: float | None
 
     async def fetch(self, count: int, wait_ms: int) -> list[StoredJob]: ...
     async def give_back(self, jobs: list[StoredJob]) -> None: ...
     async def seconds_to_next(self) -> float | None: ...
+    async def has_news(self) -> bool: ...
     async def is_paused(self) -> bool: ...
 
 
@@ -100,9 +104,9 @@ class Fetcher:
         self._bell.set()
         return len(chosen)
 
-    async def close(self) -> None:
+    async def close(self, why: str = "the store was closed") -> None:
         """End all waits, and wait for what is under way."""
-        self.cancel(why="the store was closed")
+        self.cancel(why=why)
         if self._pump is not None:
             await asyncio.wait([self._pump])
         while self._tasks:
@@ -114,14 +118,13 @@ class Fetcher:
                 self._bell.clear()
                 try:
                     more = await self._round()
+                    if not more and self._prune():
+                        if self._source.can_wait:
+                            self._wait_there()
+                        else:
+                            await self._nap()
                 except Exception as problem:
                     self._fail(problem)
-                    continue
-                if not more and self._prune():
-                    if self._source.can_wait:
-                        self._wait_there()
-                    else:
-                        await self._nap()
         finally:
             self._pump = None
 
@@ -148,8 +151,11 @@ class Fetcher:
             # The store may come back: who has time goes on waiting.
             self._trouble = problem
         self._hand_out(jobs)
-        self._expire()
-        return bool(jobs) and len(jobs) >= wanted
+        is_more = bool(jobs) and len(jobs) >= wanted
+        # Who has no time to wait gets what is there, also if it takes several calls to fetch it.
+        if not is_more:
+            self._expire()
+        return is_more
 
     def _hand_out(self, jobs: list[StoredJob]) -> None:
         at = 0
@@ -180,11 +186,26 @@ class Fetcher:
             with suppress(ConnectionLost):
                 due = await self._source.seconds_to_next()
                 delay = delay if due is None else min(delay, due)
-        delay = min([delay, *self._times_left()])
-        if delay > 0 and not self._bell.is_set():
+        # A job that is due, but that the store won't give yet, must not make this a race with the event loop.
+        delay = min([max(delay, NAP_S), *self._times_left()])
+        await self._sleep(delay)
+
+    async def _sleep(self, delay: float) -> None:
+        """Until the bell rings, or something changed in a store that must be watched."""
+        watch_s = self._source.watch_s
+        while delay > 0 and not self._bell.is_set():
+            if watch_s is not None and self._trouble is None and await self._has_news():
+                return
+            step = delay if watch_s is None else min(delay, watch_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(step):
                     await self._bell.wait()
+            delay -= step
+
+    async def _has_news(self) -> bool:
+        with suppress(ConnectionLost):
+            return await self._source.has_news()
+        return False
 
     def _times_left(self) -> list[float]:
         now = asyncio.get_running_loop().time()

@@ -15,6 +15,11 @@ class Ear:
         self._heard = heard
         self.open = Once(self._subscribe)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether what is said is heard."""
+        return self.open.is_done
+
     async def _subscribe(self) -> None:
         await self._signal.subscribe(self._channel, self._heard)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 
+from penstock.errors import CallerError
 from penstock.job import JobState, Move, Sizes
 from penstock.queues.aio.ending import Ending, stored_body
 from penstock.queues.aio.job import Job
@@ -17,15 +18,18 @@ class Looking(Ending):
     async def peek(self, count: int = 10, *, state: JobState | str | None = JobState.READY) -> list[Job]:
         """Look at the first jobs of a state (None for all states) without touching them."""
         self._require(Capability.PEEK)
-        page = await self._driver.peek(self.name, None if state is None else JobState(state), count)
-        return [Job(self, stored) for stored in page.jobs]
+        if count < 1:
+            raise CallerError(f"count={count}: look at one job at least")
+        page = await self._driver.peek(self.name, _checked(state), count)
+        return [Job(self, stored) for stored in page.jobs[:count]]  # a page may have more than was asked for
 
     async def jobs(self, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
         """Look at all jobs of a state, or of all states, a page at a time. Jobs may come and go meanwhile."""
         self._require(Capability.PEEK)
+        checked = _checked(state)
         cursor = None
         while True:
-            page = await self._driver.peek(self.name, None if state is None else JobState(state), PAGE, cursor)
+            page = await self._driver.peek(self.name, checked, PAGE, cursor)
             for stored in page.jobs:
                 yield Job(self, stored)
             if page.cursor is None:
@@ -35,7 +39,10 @@ class Looking(Ending):
     async def remove(self, *ids: str) -> list[bool]:
         """Remove jobs that wait; gives for each whether it was there. Reserved jobs stay."""
         self._require(Capability.REMOVE)
-        return await self._driver.remove(self.name, ids)
+        removed: list[bool] = []
+        for begin in range(0, len(ids), self._driver.batch_max):
+            removed += await self._driver.remove(self.name, ids[begin : begin + self._driver.batch_max])
+        return removed
 
     async def purge(self) -> int:
         """Remove all jobs that nobody has reserved; gives how many."""
@@ -49,6 +56,8 @@ class Looking(Ending):
         Called on the queue of dead letters. `where` chooses; jobs that came from no queue stay unless `to` is given.
         """
         self._require(Capability.PEEK)
+        if to == self.name:
+            raise CallerError(f"{to!r} is the queue itself: its jobs would never end to come")
         done = 0
         cursor = None
         while limit is None or done < limit:
@@ -57,7 +66,7 @@ class Looking(Ending):
             room = len(page.jobs) if limit is None else limit - done
             for stored in page.jobs:
                 home = to or stored.headers.get(FROM_QUEUE)
-                is_chosen = where is None or where(Job(self, stored))
+                is_chosen = home != self.name and (where is None or where(Job(self, stored)))
                 if room > 0 and home and stored.state is not JobState.RESERVED and is_chosen:
                     chosen.setdefault(str(home), []).append(from_dead_letters(stored, stored_body(stored)))
                     room -= 1
@@ -74,7 +83,7 @@ class Looking(Ending):
 
     async def size(self) -> int:
         """How many jobs are ready."""
-        return (await self._driver.sizes(self.name)).ready
+        return await self._driver.ready(self.name)
 
     async def total(self) -> int:
         """How many jobs there are."""
@@ -97,3 +106,10 @@ class Looking(Ending):
         """The counters: put, get, reserve, commit, rollback, deadletter."""
         await self.store.counting.flush()
         return await self.store.stats.counters(self.name)
+
+
+def _checked(state: JobState | str | None) -> JobState | None:
+    try:
+        return None if state is None else JobState(state)
+    except ValueError as problem:
+        raise CallerError(f"there is no state {state!r}; the states are {', '.join(JobState)}") from problem

@@ -17,7 +17,7 @@ class Queue(Adding, Taking, Looking, Claiming):
         """Finish what is under way, and end all waits: this object gives no more jobs."""
         self._is_drained = True
         for fetcher in self._fetchers.values():
-            fetcher.cancel(why=f"the queue {self.name!r} is being drained")
+            await fetcher.close(f"the queue {self.name!r} is being drained")
         await self._finish()
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.codec import check_codec
 from penstock.errors import CallerError, ConnectionLost
+from penstock.queues.aio.driver import Driver
 from penstock.queues.aio.fetching import Fetcher
 from penstock.queues.aio.listening import Ear
 from penstock.queues.aio.once import Once
@@ -17,6 +18,7 @@ from penstock.queues.options import checked_lease
 if TYPE_CHECKING:
     from penstock.queues.aio.store import Store
 
+UNHEARD_S = 0.5  # so long a pause may go unnoticed by who takes jobs without listening to signals
 NAME_BYTES_MAX = 1024  # of a queue; PostgreSQL takes fewer, and says so
 
 
@@ -35,20 +37,27 @@ class QueueBase:
         poll: float,
         options: Mapping[str, Any],
     ) -> None:
-        if not name or len(name.encode()) > NAME_BYTES_MAX:
-            raise CallerError(f"a queue's name has 1 to {NAME_BYTES_MAX} bytes")
+        # What is no text, half of a surrogate pair for one, is left out here, and so is seen to be wrong.
+        if (
+            not name
+            or len(name.encode(errors="ignore")) > NAME_BYTES_MAX
+            or name.encode(errors="ignore").decode() != name
+        ):
+            raise CallerError(f"a queue's name is a text of 1 to {NAME_BYTES_MAX} bytes, and {name!r} is none")
         self.store = store
         self.name = name
         self.dead_letter = dead_letter
         self.lease = checked_lease(lease)
         self.codec = check_codec(codec)
         self.backoff = backoff
+        if not poll > 0:
+            raise CallerError(f"poll={poll!r}: give seconds, above 0")
         self.poll_s = poll
         self.options = dict(options)
         self.channel = f"keuss:signal:{store.namespace}:{name}"
-        self._driver = store.driver
         self._paused: bool | None = None  # None: not known
         self._paused_read = 0.0
+        self._paused_last: bool | None = None  # what was known last, be it still true or not
         self._ear = Ear(store.signal, self.channel, self._heard)
         self._register = Once(self._registered)
         self._fetchers: dict[int | None, Fetcher] = {}
@@ -57,12 +66,23 @@ class QueueBase:
         return f"<Queue {self.name!r} of {self.store.url}>"
 
     @property
+    def _driver(self) -> Driver:
+        """The store's driver, as long as the store is open."""
+        self.store.check_open()
+        return self.store.driver
+
+    @property
     def _limit(self) -> DeadLetter | None:
         """The limit on tries, where there is one. The dead letters themselves have none."""
         limit = self.dead_letter
         if limit is None or not limit.max_tries or self.name in {limit.queue, DEAD_LETTER_QUEUE}:
             return None
         return limit
+
+    def is_last_try(self, tries: int) -> bool:
+        """Whether a job that was delivered so often before is on its last try: a nack sends it to the dead letters."""
+        limit = self._limit
+        return limit is not None and limit.is_last(tries)
 
     async def pause(self) -> None:
         """Hand out no more jobs, in no process, until `resume`. Jobs can still be pushed, acked and given back."""
@@ -92,12 +112,20 @@ class QueueBase:
         """Whether it is paused, as far as was heard; read anew every poll interval, since signals may be lost."""
         if self._driver.pauses_itself:
             return False
-        if self._paused is None or time.monotonic() - self._paused_read >= self.poll_s:
+        trusted_s = self.poll_s if self._ear.is_listening else min(self.poll_s, UNHEARD_S)
+        if self._paused is not None and time.monotonic() - self._paused_read < trusted_s:
+            return self._paused
+        try:
             return await self.paused()
-        return self._paused
+        except ConnectionLost:
+            # Statistics on another server that is away don't hold up jobs: what was known last holds.
+            if self.store.stats_are_own or self._paused_last is None:
+                raise
+            self._know_paused(self._paused_last)
+            return self._paused_last
 
     def _know_paused(self, paused: bool) -> None:
-        self._paused = paused
+        self._paused = self._paused_last = paused
         self._paused_read = time.monotonic()
 
     @property
@@ -131,4 +159,4 @@ class QueueBase:
                 raise
 
     def _require(self, capability: Capability) -> None:
-        require(self._driver.capabilities, capability, self.store.url)
+        require(self.store.driver.capabilities, capability, self.store.url)

@@ -34,7 +34,7 @@ class Store:
         self.stats, self.stats_are_own = self._stats()
         self.counting = Counting(self.stats)
         self._queues: WeakSet[Queue] = WeakSet()
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
         self.open = Once(self._open)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Store:
         return self.driver.capabilities
 
     async def _open(self) -> None:
-        if self._is_closed:
+        if self._is_closing:
             raise CallerError(f"the store {self.url} was closed; connect anew")
         await self.driver.open()
         try:
@@ -84,17 +84,19 @@ class Store:
 
     async def close(self) -> None:
         """End all waits, write the counters, and let go of the connections."""
-        if self._is_closed:
+        if self._is_closing:
             return
-        self._is_closed = True
+        self._is_closing = True
         for queue in list(self._queues):
             await queue.close()
+        self._is_closed = True
         if not self.open.is_done:
             return
         await self.counting.close()
         await self.signal.close()
         await self.stats.close()
         await self.driver.close()
+        self.open.is_done = False
 
     async def __aenter__(self) -> Self:
         await self.open()

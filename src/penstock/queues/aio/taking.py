@@ -4,7 +4,7 @@ Callers that wait are served by a pump for each way of taking (`fetching`). The 
 job whose worker died during its last try goes to the dead letters instead of to a worker.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from penstock.errors import CallerError
@@ -95,14 +95,16 @@ class Taking(Ending):
             jobs = await self._driver.pop(self.name, count, wait_ms)
             self.store.counting.count(self.name, "get", len(jobs))
             return jobs
-        jobs = await self._driver.reserve(self.name, count, lease_ms, wait_ms)
-        self.store.counting.count(self.name, "reserve", len(jobs))
-        limit = self._limit
-        if limit is not None and any(limit.is_over(job.tries) for job in jobs):
-            over = [job for job in jobs if limit.is_over(job.tries)]
-            await self._bury(over, ["the worker died, or lost its lease, on the last try"] * len(over), limit)
-            jobs = [job for job in jobs if not limit.is_over(job.tries)]
-        return jobs
+        kept: list[StoredJob] = []
+        while True:
+            jobs = await self._driver.reserve(self.name, count - len(kept), lease_ms, wait_ms)
+            self.store.counting.count(self.name, "reserve", len(jobs))
+            able = await self._bury_spent(jobs)
+            kept += able
+            # Jobs that were given up must not hide those behind them from a caller that has no time.
+            if len(able) == len(jobs) or len(kept) >= count:
+                return kept
+            wait_ms = 0 if kept else wait_ms
 
     async def _untake(self, lease_ms: int | None, jobs: list[StoredJob]) -> None:
         """Give back what nobody was given."""
@@ -113,6 +115,13 @@ class Taking(Ending):
             await self._driver.release(self.name, [Lease(job.id, job.token) for job in jobs])
             self.store.counting.count(self.name, "reserve", -len(jobs))
         await self._tell(0)
+
+    async def release_many(self, jobs: Iterable[Job]) -> None:
+        """Give back jobs that were reserved and not begun: they are ready at once, and no try is counted."""
+        self._require(Capability.RESERVE)
+        stored = [job.stored for job in jobs]
+        for begin in range(0, len(stored), self._driver.batch_max):
+            await self._untake(0, stored[begin : begin + self._driver.batch_max])
 
     @property
     def waiters(self) -> int:
@@ -134,6 +143,8 @@ class _Way:
         self.batch_max = driver.batch_max
         self.can_wait = driver.can_wait
         self.poll_s = queue.poll_s
+        self.watch_s = driver.watch_s
+        self._version: int | None = None
 
     async def fetch(self, count: int, wait_ms: int) -> list[StoredJob]:
         return await self._queue._take(self._lease_ms, count, wait_ms)
@@ -143,8 +154,18 @@ class _Way:
 
     async def seconds_to_next(self) -> float | None:
         driver = self._queue.store.driver
+        # A store that pauses by itself gives nothing now, however ready it is.
+        if await (self._queue.paused() if driver.pauses_itself else self._queue._is_paused()):
+            return None
         next_ms = await driver.next_mature_ms(self._queue.name)
         return None if next_ms is None else max(0.0, (next_ms - await driver.now_ms()) / 1000)
+
+    async def has_news(self) -> bool:
+        version = await self._queue.store.driver.version()
+        is_new, self._version = version != self._version, version
+        if is_new:
+            self._queue._heard("")
+        return is_new
 
     async def is_paused(self) -> bool:
         return await self._queue._is_paused()

@@ -17,7 +17,7 @@ class Adding(QueueBase):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._pushes: Coalescer[NewJob, str] = Coalescer(self._push_now, self._driver.batch_max)
+        self._pushes: Coalescer[NewJob, str] = Coalescer(self._push_now, self.store.driver.batch_max)
 
     def push(
         self,
@@ -62,15 +62,21 @@ class Adding(QueueBase):
     def _push_now(self, jobs: Sequence[NewJob]) -> list[str]:
         self._register()
         ids = self._driver.push(self.name, jobs, self._channel_of_store)
-        added = [job for job, job_id in zip(jobs, ids, strict=True) if job.unique is None or job.id == job_id]
+        added = _added(jobs, ids)
         self.store.counting.count(self.name, "put", len(added))
         if added and self._channel_of_store is None:
             self._tell(min(job.delay_ms for job in added), [job.mature_ms for job in added])
         return ids
 
     def _push_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[str]:
+        # The caller's transaction may hold a lock that the store's own connection would wait for, so that one writes
+        # nothing now: the queue is made known by its next user, and the counters are written with the next ones.
         self._require(Capability.TRANSACTION)
-        self._register()
         ids = self._driver.push_within(connection, self.name, jobs)
-        self.store.counting.count(self.name, "put", len(ids))
+        self.store.counting.note(self.name, "put", len(_added(jobs, ids)))
         return ids
+
+
+def _added(jobs: Sequence[NewJob], ids: Sequence[str]) -> list[NewJob]:
+    """The jobs that are new: others found their unique key taken."""
+    return [job for job, job_id in zip(jobs, ids, strict=True) if job.unique is None or job.id == job_id]

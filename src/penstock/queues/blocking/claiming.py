@@ -1,6 +1,7 @@
 # Written by scripts/blocking from src/penstock/queues/aio/claiming.py: change that, then run `make blocking`.
 """Many jobs leased under one key."""
 
+from penstock.errors import CallerError
 from penstock.queues.blocking.ending import Ending
 from penstock.queues.blocking.job import Job
 from penstock.queues.capabilities import Capability
@@ -17,12 +18,14 @@ class Claiming(Ending):
         Of a paused queue, or with `count` 0, only those that the key has.
         """
         self._require(Capability.CLAIM)
+        if not key or count < 0:
+            raise CallerError(f"a claim needs a key and a count, not {key!r} and {count}")
         self._register()
         seconds = self.lease if lease is None else checked_lease(lease)
         if self._is_paused():
             count = 0
         stored = self._driver.claim(self.name, key, count, milliseconds("lease", seconds))
-        return [Job(self, one, seconds) for one in stored]
+        return [Job(self, one, seconds) for one in self._bury_spent(stored)]
 
     def extend_claim(self, key: str, lease: float | None = None) -> int:
         """Keep the jobs under a key; gives how many it still has."""
@@ -40,7 +43,8 @@ class Claiming(Ending):
     def nack_claim(self, key: str, delay: float = 0) -> int:
         """Give the jobs under a key back, and end the key; gives how many."""
         self._require(Capability.CLAIM)
-        given = self._driver.nack_claim(self.name, key, max(0, milliseconds("delay", delay)))
+        delay_ms = max(0, milliseconds("delay", delay))
+        given = self._driver.nack_claim(self.name, key, delay_ms)
         self.store.counting.count(self.name, "rollback", given)
-        self._tell(0)
+        self._tell(delay_ms)
         return given

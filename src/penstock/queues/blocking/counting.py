@@ -3,6 +3,7 @@
 Nobody writes while the program does something else: sums may lie here until its next call.
 """
 
+import os
 import threading
 import time
 
@@ -19,23 +20,29 @@ class Counting:
         self._stats = stats
         self._sums: dict[str, dict[str, int]] = {}
         self._flushed_at = 0.0
+        self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def count(self, queue: str, counter: str, much: int = 1) -> None:
         """Add to a counter."""
         if not much:
             return
+        self.note(queue, counter, much)
+        if time.monotonic() - self._flushed_at >= FLUSH_S:
+            self.flush()
+
+    def note(self, queue: str, counter: str, much: int = 1) -> None:
+        """Add to a counter when others are written."""
         with self._lock:
+            if self._pid != os.getpid():  # in a forked child: the sums of the parent are the parent's to write
+                self._sums, self._pid = {}, os.getpid()
             sums = self._sums.setdefault(queue, {})
             sums[counter] = sums.get(counter, 0) + much
-            is_due = time.monotonic() - self._flushed_at >= FLUSH_S
-        if is_due:
-            self.flush()
 
     def flush(self) -> None:
         """Write what there is. Counters that can't be written are kept for the next time: jobs matter more."""
         with self._lock:
-            sums, self._sums = self._sums, {}
+            sums, self._sums = self._sums if self._pid == os.getpid() else {}, {}
             self._flushed_at = time.monotonic()
         if not sums:
             return

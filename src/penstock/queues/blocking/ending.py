@@ -21,18 +21,20 @@ class Ending(QueueBase):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        batch_max = self._driver.batch_max
+        batch_max = self.store.driver.batch_max
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack_now, batch_max)
         self._nacks: Coalescer[tuple[Lease, int], bool] = Coalescer(self._nack_now, batch_max)
         self._extends: Coalescer[tuple[Lease, int], str | None] = Coalescer(self._extend_now, batch_max)
 
     def ack(self, job: Job) -> None:
         """End a job that was reserved."""
+        self._require(Capability.RESERVE)
         if not self._acks.add(job.as_lease):
             raise _lost(job, "acked")
 
     def ack_many(self, jobs: Iterable[Job]) -> list[bool]:
         """End many jobs; gives for each whether it was still this worker's."""
+        self._require(Capability.RESERVE)
         return self._ack_now([job.as_lease for job in jobs])
 
     def _ack_now(self, leases: Sequence[Lease]) -> list[bool]:
@@ -44,6 +46,7 @@ class Ending(QueueBase):
 
     def nack(self, job: Job, delay: float | None = None, error: str = "") -> None:
         """Give a job back, or up: after its last try it goes to the dead letters."""
+        self._require(Capability.RESERVE)
         if self._limit is not None and self._limit.is_last(job.tries):
             done = (self._bury([job.stored], [error], self._limit))[0]
         else:
@@ -53,6 +56,7 @@ class Ending(QueueBase):
 
     def nack_many(self, jobs: Iterable[Job], delay: float | None = None, error: str = "") -> list[bool]:
         """Give many jobs back, or up; gives for each whether it was still this worker's."""
+        self._require(Capability.RESERVE)
         jobs = list(jobs)
         limit = self._limit
         last = [job for job in jobs if limit is not None and limit.is_last(job.tries)]
@@ -112,12 +116,25 @@ class Ending(QueueBase):
 
     def fail(self, job: Job, error: str = "") -> None:
         """Give a job up: it goes to the dead letters."""
+        self._require(Capability.RESERVE)
         if not (self._bury([job.stored], [error], self.dead_letter or DeadLetter()))[0]:
             raise _lost(job, "given up")
 
     def fail_many(self, jobs: Iterable[Job], errors: Iterable[str]) -> list[bool]:
         """Give many jobs up; gives for each whether it was still this worker's."""
+        self._require(Capability.RESERVE)
         return self._bury([job.stored for job in jobs], list(errors), self.dead_letter or DeadLetter())
+
+    def _bury_spent(self, jobs: list[StoredJob]) -> list[StoredJob]:
+        """Give up those jobs that had all their tries, since a worker died in the last one; gives the others."""
+        limit = self._limit
+        if limit is None:
+            return jobs
+        spent = [job for job in jobs if limit.is_over(job.tries)]
+        if not spent:
+            return jobs
+        self._bury(spent, ["the worker died, or lost its lease, on the last try"] * len(spent), limit)
+        return [job for job in jobs if not limit.is_over(job.tries)]
 
     def _bury(self, jobs: Sequence[StoredJob], errors: Sequence[str], limit: DeadLetter) -> list[bool]:
         if limit.queue == self.name:

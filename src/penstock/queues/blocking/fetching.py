@@ -6,6 +6,7 @@ Several threads may wait at the same queue, each with a subscription of its own.
 import math
 import threading
 import time
+from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
@@ -14,6 +15,7 @@ from penstock.queues.blocking.listening import Ear
 from penstock.queues.blocking.signals.base import Subscription
 
 WAIT_SLICE_S = 1.0  # so long it may take until a wait that another thread cancelled is noticed at a store that waits
+NAP_S = 0.001  # between two looks at a store, unless something was heard
 TROUBLE_S = 0.5  # between two tries to reach a store that is gone
 
 
@@ -23,10 +25,12 @@ class Source(Protocol):
     batch_max: int
     can_wait: bool
     poll_s: float
+    watch_s: float | None
 
     def fetch(self, count: int, wait_ms: int) -> list[StoredJob]: ...
     def give_back(self, jobs: list[StoredJob]) -> None: ...
     def seconds_to_next(self) -> float | None: ...
+    def has_news(self) -> bool: ...
     def is_paused(self) -> bool: ...
 
 
@@ -73,7 +77,7 @@ class Fetcher:
             with self._lock:
                 self._requests.remove(request)
             if request.subscription is not None:
-                request.subscription.close()
+                self._ear.leave(request.subscription)
 
     def _wait(self, request: _Request, count: int) -> list[StoredJob]:
         trouble: PenstockError | None = None
@@ -114,10 +118,26 @@ class Fetcher:
             due = self._source.seconds_to_next()
         except ConnectionLost:
             due = TROUBLE_S
-        text = request.subscription.wait(delay if due is None else min(delay, due))
-
+        text = self._listen(request.subscription, delay if due is None else min(delay, max(due, NAP_S)))
         if text is not None:
             self._ear.heard(text)
+
+    def _listen(self, subscription: Subscription, delay: float) -> str | None:
+        """Until something is said, or something changed in a store that must be watched."""
+        watch_s = self._source.watch_s
+        if watch_s is None:
+            return subscription.wait(delay)
+        while delay > 0 and not self._has_news():
+            text = subscription.wait(min(delay, watch_s))
+            if text is not None:
+                return text
+            delay -= watch_s
+        return None
+
+    def _has_news(self) -> bool:
+        with suppress(ConnectionLost):
+            return self._source.has_news()
+        return False
 
     def cancel(self, label: object = None, why: str = "the wait was cancelled") -> int:
         """End waits of other threads: those with a label, or all. Gives how many."""
@@ -129,6 +149,6 @@ class Fetcher:
                     request.subscription.wake()
         return len(chosen)
 
-    def close(self) -> None:
+    def close(self, why: str = "the store was closed") -> None:
         """End all waits."""
-        self.cancel(why="the store was closed")
+        self.cancel(why=why)

@@ -23,12 +23,14 @@ class Job:
             send(job.payload)
     """
 
-    __slots__ = ("_payload", "lease", "queue", "stored")
+    __slots__ = ("_payload", "ended", "lease", "lost", "queue", "stored")
 
     def __init__(self, queue: "Ending", stored: StoredJob, lease: float | None = None) -> None:
         self.queue = queue
         self.stored = stored
         self.lease = lease  # seconds, as asked for; None for a job that was popped or looked at
+        self.ended = False  # whether `ack`, `nack` or `fail` of this object ended the delivery
+        self.lost = False  # set by a worker once the lease is gone: a handler that sees it may as well stop
         self._payload: Any = _UNREAD
 
     def __repr__(self) -> str:
@@ -98,11 +100,13 @@ class Job:
     def ack(self) -> None:
         """The job is done: it goes."""
         self.queue.ack(self)
+        self.ended = True
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
         letters if this was its last try."""
         self.queue.nack(self, delay, error)
+        self.ended = True
 
     def extend(self, lease: float | None = None) -> None:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
@@ -111,6 +115,7 @@ class Job:
     def fail(self, error: str = "") -> None:
         """The job can't be done at all: it goes to the dead letters, with the error."""
         self.queue.fail(self, error)
+        self.ended = True
 
     def __enter__(self) -> Self:
         return self

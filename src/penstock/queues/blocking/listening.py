@@ -1,6 +1,7 @@
 """A queue's ear: each caller that waits has a subscription of its own, and tells the queue what it heard."""
 
 from collections.abc import Callable
+from weakref import WeakSet
 
 from penstock.queues.blocking.signals.base import Signal, Subscription
 
@@ -12,13 +13,27 @@ class Ear:
         self._signal = signal
         self._channel = channel
         self.heard = heard
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether what is said is heard: by somebody who waits just now."""
+        return bool(self._subscriptions)
 
     def open(self) -> None:
         """Nothing to do before somebody waits."""
 
     def listen(self) -> Subscription:
-        """From now on, texts are kept for the caller."""
-        return self._signal.subscribe(self._channel)
+        """From now on, texts are kept for the caller; what was said before may have been missed."""
+        subscription = self._signal.subscribe(self._channel)
+        self._subscriptions.add(subscription)
+        self.heard("")
+        return subscription
+
+    def leave(self, subscription: Subscription) -> None:
+        """The caller waits no more."""
+        self._subscriptions.discard(subscription)
+        subscription.close()
 
     def close(self) -> None:
         """Subscriptions end with their waits."""

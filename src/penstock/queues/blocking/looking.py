@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator
 
+from penstock.errors import CallerError
 from penstock.job import JobState, Move, Sizes
 from penstock.queues.blocking.ending import Ending, stored_body
 from penstock.queues.blocking.job import Job
@@ -18,15 +19,18 @@ class Looking(Ending):
     def peek(self, count: int = 10, *, state: JobState | str | None = JobState.READY) -> list[Job]:
         """Look at the first jobs of a state (None for all states) without touching them."""
         self._require(Capability.PEEK)
-        page = self._driver.peek(self.name, None if state is None else JobState(state), count)
-        return [Job(self, stored) for stored in page.jobs]
+        if count < 1:
+            raise CallerError(f"count={count}: look at one job at least")
+        page = self._driver.peek(self.name, _checked(state), count)
+        return [Job(self, stored) for stored in page.jobs[:count]]  # a page may have more than was asked for
 
     def jobs(self, *, state: JobState | str | None = None) -> Iterator[Job]:
         """Look at all jobs of a state, or of all states, a page at a time. Jobs may come and go meanwhile."""
         self._require(Capability.PEEK)
+        checked = _checked(state)
         cursor = None
         while True:
-            page = self._driver.peek(self.name, None if state is None else JobState(state), PAGE, cursor)
+            page = self._driver.peek(self.name, checked, PAGE, cursor)
             for stored in page.jobs:
                 yield Job(self, stored)
             if page.cursor is None:
@@ -36,7 +40,10 @@ class Looking(Ending):
     def remove(self, *ids: str) -> list[bool]:
         """Remove jobs that wait; gives for each whether it was there. Reserved jobs stay."""
         self._require(Capability.REMOVE)
-        return self._driver.remove(self.name, ids)
+        removed: list[bool] = []
+        for begin in range(0, len(ids), self._driver.batch_max):
+            removed += self._driver.remove(self.name, ids[begin : begin + self._driver.batch_max])
+        return removed
 
     def purge(self) -> int:
         """Remove all jobs that nobody has reserved; gives how many."""
@@ -50,6 +57,8 @@ class Looking(Ending):
         Called on the queue of dead letters. `where` chooses; jobs that came from no queue stay unless `to` is given.
         """
         self._require(Capability.PEEK)
+        if to == self.name:
+            raise CallerError(f"{to!r} is the queue itself: its jobs would never end to come")
         done = 0
         cursor = None
         while limit is None or done < limit:
@@ -58,7 +67,7 @@ class Looking(Ending):
             room = len(page.jobs) if limit is None else limit - done
             for stored in page.jobs:
                 home = to or stored.headers.get(FROM_QUEUE)
-                is_chosen = where is None or where(Job(self, stored))
+                is_chosen = home != self.name and (where is None or where(Job(self, stored)))
                 if room > 0 and home and stored.state is not JobState.RESERVED and is_chosen:
                     chosen.setdefault(str(home), []).append(from_dead_letters(stored, stored_body(stored)))
                     room -= 1
@@ -75,7 +84,7 @@ class Looking(Ending):
 
     def size(self) -> int:
         """How many jobs are ready."""
-        return (self._driver.sizes(self.name)).ready
+        return self._driver.ready(self.name)
 
     def total(self) -> int:
         """How many jobs there are."""
@@ -98,3 +107,10 @@ class Looking(Ending):
         """The counters: put, get, reserve, commit, rollback, deadletter."""
         self.store.counting.flush()
         return self.store.stats.counters(self.name)
+
+
+def _checked(state: JobState | str | None) -> JobState | None:
+    try:
+        return None if state is None else JobState(state)
+    except ValueError as problem:
+        raise CallerError(f"there is no state {state!r}; the states are {', '.join(JobState)}") from problem

@@ -35,7 +35,7 @@ class Store:
         self.stats, self.stats_are_own = self._stats()
         self.counting = Counting(self.stats)
         self._queues: WeakSet[Queue] = WeakSet()
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
         self.open = Once(self._open)
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Store:
         return self.driver.capabilities
 
     def _open(self) -> None:
-        if self._is_closed:
+        if self._is_closing:
             raise CallerError(f"the store {self.url} was closed; connect anew")
         self.driver.open()
         try:
@@ -85,17 +85,19 @@ class Store:
 
     def close(self) -> None:
         """End all waits, write the counters, and let go of the connections."""
-        if self._is_closed:
+        if self._is_closing:
             return
-        self._is_closed = True
+        self._is_closing = True
         for queue in list(self._queues):
             queue.close()
+        self._is_closed = True
         if not self.open.is_done:
             return
         self.counting.close()
         self.signal.close()
         self.stats.close()
         self.driver.close()
+        self.open.is_done = False
 
     def __enter__(self) -> Self:
         self.open()

@@ -5,7 +5,7 @@ Callers that wait are served by a pump for each way of taking (`fetching`). The 
 job whose worker died during its last try goes to the dead letters instead of to a worker.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from penstock.errors import CallerError
@@ -96,14 +96,16 @@ class Taking(Ending):
             jobs = self._driver.pop(self.name, count, wait_ms)
             self.store.counting.count(self.name, "get", len(jobs))
             return jobs
-        jobs = self._driver.reserve(self.name, count, lease_ms, wait_ms)
-        self.store.counting.count(self.name, "reserve", len(jobs))
-        limit = self._limit
-        if limit is not None and any(limit.is_over(job.tries) for job in jobs):
-            over = [job for job in jobs if limit.is_over(job.tries)]
-            self._bury(over, ["the worker died, or lost its lease, on the last try"] * len(over), limit)
-            jobs = [job for job in jobs if not limit.is_over(job.tries)]
-        return jobs
+        kept: list[StoredJob] = []
+        while True:
+            jobs = self._driver.reserve(self.name, count - len(kept), lease_ms, wait_ms)
+            self.store.counting.count(self.name, "reserve", len(jobs))
+            able = self._bury_spent(jobs)
+            kept += able
+            # Jobs that were given up must not hide those behind them from a caller that has no time.
+            if len(able) == len(jobs) or len(kept) >= count:
+                return kept
+            wait_ms = 0 if kept else wait_ms
 
     def _untake(self, lease_ms: int | None, jobs: list[StoredJob]) -> None:
         """Give back what nobody was given."""
@@ -114,6 +116,13 @@ class Taking(Ending):
             self._driver.release(self.name, [Lease(job.id, job.token) for job in jobs])
             self.store.counting.count(self.name, "reserve", -len(jobs))
         self._tell(0)
+
+    def release_many(self, jobs: Iterable[Job]) -> None:
+        """Give back jobs that were reserved and not begun: they are ready at once, and no try is counted."""
+        self._require(Capability.RESERVE)
+        stored = [job.stored for job in jobs]
+        for begin in range(0, len(stored), self._driver.batch_max):
+            self._untake(0, stored[begin : begin + self._driver.batch_max])
 
     @property
     def waiters(self) -> int:
@@ -135,6 +144,8 @@ class _Way:
         self.batch_max = driver.batch_max
         self.can_wait = driver.can_wait
         self.poll_s = queue.poll_s
+        self.watch_s = driver.watch_s
+        self._version: int | None = None
 
     def fetch(self, count: int, wait_ms: int) -> list[StoredJob]:
         return self._queue._take(self._lease_ms, count, wait_ms)
@@ -144,8 +155,18 @@ class _Way:
 
     def seconds_to_next(self) -> float | None:
         driver = self._queue.store.driver
+        # A store that pauses by itself gives nothing now, however ready it is.
+        if self._queue.paused() if driver.pauses_itself else self._queue._is_paused():
+            return None
         next_ms = driver.next_mature_ms(self._queue.name)
         return None if next_ms is None else max(0.0, (next_ms - driver.now_ms()) / 1000)
+
+    def has_news(self) -> bool:
+        version = self._queue.store.driver.version()
+        is_new, self._version = version != self._version, version
+        if is_new:
+            self._queue._heard("")
+        return is_new
 
     def is_paused(self) -> bool:
         return self._queue._is_paused()

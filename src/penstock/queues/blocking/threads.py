@@ -1,6 +1,5 @@
-"""Runs a blocking call: here it is just called, under a lock, since threads may share a store."""
+"""Runs a blocking call: here it is just called. Threads may share a store, since engines take one call at a time."""
 
-import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -9,15 +8,14 @@ Result = TypeVar("Result")
 
 
 class OneThread:
-    """One call at a time."""
+    """The caller's thread. No lock here: one that another thread has would be held for ever in a forked child."""
 
     def __init__(self, name: str) -> None:
-        self._lock = threading.RLock()
+        pass
 
     def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
         """The call's result."""
-        with self._lock:
-            return call(*args, **named)
+        return call(*args, **named)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -1,6 +1,6 @@
 """What a store without a server must do: the same as a driver (see `penstock.queues.aio.driver`), without waiting."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
@@ -11,7 +11,7 @@ Page = tuple[list[StoredJob], str | None]
 class Engine:
     """One store in this process. Each call is whole: nothing else happens in the store meanwhile, or it seems so.
 
-    `now_ms` is given with each call, so that the driver's clock rules.
+    `now_ms` is given with each call, so that the driver's clock rules. Threads may share an engine.
     """
 
     def open(self) -> None:
@@ -19,6 +19,10 @@ class Engine:
 
     def close(self) -> None:
         """Let go."""
+
+    def version(self) -> int:
+        """Another number whenever somebody else has changed the store."""
+        raise NotImplementedError
 
     def prepare(self, job: NewJob) -> None:
         """Check a job before anything is stored."""
@@ -81,4 +85,32 @@ class Engine:
         raise NotImplementedError
 
     def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
+        raise NotImplementedError
+
+
+class Statistics:
+    """Counters, pauses and options of queues beside the jobs of an engine: see `penstock.queues.aio.stats.base`."""
+
+    def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        raise NotImplementedError
+
+    def counters(self, queue: str) -> dict[str, int]:
+        raise NotImplementedError
+
+    def register(self, queue: str, options: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    def options(self, queue: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def queues(self) -> list[str]:
+        raise NotImplementedError
+
+    def paused(self, queue: str) -> bool:
+        raise NotImplementedError
+
+    def set_paused(self, queue: str, paused: bool) -> None:
+        raise NotImplementedError
+
+    def clear(self, queue: str) -> None:
         raise NotImplementedError

@@ -6,7 +6,7 @@ that has its present maturity; others are left over from before, and are skipped
     jobs       id -> Entry
     heap       (mature_ms, number, id)
     unique     key -> (id, unique_for_ms, end of the job in ms, or None while it is there)
-    claims     key -> {id: token}
+    claims     key -> ids; a job is still under the key if its entry says so
 """
 
 import heapq
@@ -14,12 +14,13 @@ import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from penstock.codec import from_json, to_json
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues.engines.base import Engine, Page
 
-_LEFT_OVER_MAX = 1000  # entries of a heap that nobody needs: beyond that, and twice the jobs, the heap is made anew
+# Entries of a heap, and unique keys, that nobody needs: beyond that, and twice those in use, they are thrown out.
+_LEFT_OVER_MAX = 1000
 
 
 @dataclass(slots=True)
@@ -28,19 +29,20 @@ class _Entry:
 
     id: str
     body: bytes
-    headers: dict[str, Any]
+    headers: str  # as JSON: nobody changes what is stored
     tries: int
     mature_ms: int
     created_ms: int
     number: int
     token: str | None = None  # of a reserved job, also after its lease is over
     unique: str | None = None
+    claim: str | None = None  # the key that holds it
 
     def stored(self, state: JobState) -> StoredJob:
         return StoredJob(
             self.id,
             self.body,
-            headers=dict(self.headers),
+            headers=from_json(self.headers) if self.headers else {},
             tries=self.tries,
             mature_ms=self.mature_ms,
             created_ms=self.created_ms,
@@ -54,7 +56,7 @@ class _Queue:
     jobs: dict[str, _Entry] = field(default_factory=dict)
     heap: list[tuple[int, int, str]] = field(default_factory=list)
     unique: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
-    claims: dict[str, dict[str, str]] = field(default_factory=dict)
+    claims: dict[str, list[str]] = field(default_factory=dict)
 
     def place(self, entry: _Entry) -> None:
         """Give a job its entry in the heap."""
@@ -85,6 +87,17 @@ class _Queue:
             job_id, unique_for_ms, _ = self.unique[entry.unique]
             self.unique[entry.unique] = (job_id, unique_for_ms, now_ms)
 
+    def holder(self, key: str, now_ms: int) -> str | None:
+        """The id of the job that has a unique key, if it is taken."""
+        job_id, unique_for_ms, ended_ms = self.unique.get(key, ("", 0, 0))
+        return job_id if ended_ms is None or now_ms < ended_ms + unique_for_ms else None
+
+    def take_key(self, key: str, job: NewJob, now_ms: int) -> None:
+        """Note who has a unique key."""
+        self.unique[key] = (job.id, job.unique_for_ms, None)
+        if len(self.unique) > 2 * len(self.jobs) + _LEFT_OVER_MAX:
+            self.unique = {one: self.unique[one] for one in self.unique if self.holder(one, now_ms) is not None}
+
 
 class MemoryEngine(Engine):
     """Queues of this process. Threads may share it."""
@@ -97,6 +110,9 @@ class MemoryEngine(Engine):
     def _queue(self, name: str) -> _Queue:
         return self._queues.setdefault(name, _Queue())
 
+    def prepare(self, job: NewJob) -> None:
+        job.prepared = to_json(dict(job.headers)) if job.headers else ""
+
     def push(self, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
         with self._lock:
             place = self._queue(queue)
@@ -104,13 +120,13 @@ class MemoryEngine(Engine):
 
     def _push(self, place: _Queue, job: NewJob, now_ms: int) -> str:
         if job.unique is not None:
-            taken = place.unique.get(job.unique)
-            if taken is not None and (taken[2] is None or now_ms < taken[2] + taken[1]):
-                return taken[0]
-            place.unique[job.unique] = (job.id, job.unique_for_ms, None)
+            holder = place.holder(job.unique, now_ms)
+            if holder is not None:
+                return holder
+            place.take_key(job.unique, job, now_ms)
         mature_ms = job.mature_ms if job.mature_ms is not None else now_ms + job.delay_ms
         entry = _Entry(
-            job.id, job.body, dict(job.headers), job.tries, mature_ms, now_ms, next(self._numbers), None, job.unique
+            job.id, job.body, job.prepared, job.tries, mature_ms, now_ms, next(self._numbers), None, job.unique
         )
         place.jobs[job.id] = entry
         place.place(entry)
@@ -132,7 +148,7 @@ class MemoryEngine(Engine):
     def _count_lost_lease(entry: _Entry) -> None:
         """A job that still has a token was reserved, and not given back: its worker died."""
         if entry.token is not None:
-            entry.token = None
+            entry.token = entry.claim = None
             entry.tries += 1
 
     def put_back(self, queue: str, jobs: Sequence[StoredJob], now_ms: int) -> None:
@@ -140,10 +156,12 @@ class MemoryEngine(Engine):
             place = self._queue(queue)
             for job in jobs:
                 entry: _Entry = job.raw
+                if entry.unique is not None and place.holder(entry.unique, now_ms) not in {None, entry.id}:
+                    entry.unique = None  # another job has the key by now
+                if entry.unique is not None:
+                    place.unique[entry.unique] = (entry.id, place.unique.get(entry.unique, ("", 0, 0))[1], None)
                 place.jobs[entry.id] = entry
                 place.place(entry)
-                if entry.unique is not None:
-                    place.unique[entry.unique] = (entry.id, place.unique[entry.unique][1], None)
 
     def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
         with self._lock:
@@ -168,18 +186,21 @@ class MemoryEngine(Engine):
             for lease in leases:
                 entry = place.leased(lease)
                 if entry is not None:
-                    entry.token = None
+                    entry.token = entry.claim = None
                     entry.mature_ms = now_ms
                     place.place(entry)
 
     def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
         with self._lock:
             place = self._queue(queue)
-            entries = [place.leased(lease) if lease.token else None for lease in leases]
-            for entry in entries:
-                if entry is not None and entry.id in place.jobs:
-                    place.end(entry, now_ms)
-            return [entry is not None for entry in entries]
+            return [self._ack(place, lease, now_ms) for lease in leases]
+
+    @staticmethod
+    def _ack(place: _Queue, lease: Lease, now_ms: int) -> bool:
+        entry = place.leased(lease) if lease.token else None
+        if entry is not None:
+            place.end(entry, now_ms)
+        return entry is not None
 
     def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], now_ms: int) -> list[bool]:
         done = []
@@ -280,32 +301,38 @@ class MemoryEngine(Engine):
                 return self._claimed_again(place, key, lease_ms, now_ms)
             jobs = self._reserve(place, count, lease_ms, now_ms)
             if jobs:
-                place.claims[key] = {job.id: job.token or "" for job in jobs}
+                place.claims[key] = [job.id for job in jobs]
+            for job in jobs:
+                place.jobs[job.id].claim = key
             return jobs
 
+    @staticmethod
+    def _under(place: _Queue, key: str) -> list[_Entry]:
+        """The jobs that a key still has."""
+        entries = [place.jobs[job_id] for job_id in place.claims.get(key, ()) if job_id in place.jobs]
+        return [entry for entry in entries if entry.claim == key]
+
     def _claimed_again(self, place: _Queue, key: str, lease_ms: int, now_ms: int) -> list[StoredJob]:
-        jobs = []
-        for job_id, token in list(place.claims[key].items()):
-            entry = place.leased(Lease(job_id, token))
-            if entry is None:
-                del place.claims[key][job_id]
-                continue
+        entries = self._under(place, key)
+        for entry in entries:
             self._lease(place, entry, now_ms + lease_ms)
-            place.claims[key][job_id] = entry.token or ""
-            jobs.append(entry.stored(JobState.RESERVED))
-        return jobs
+        return [entry.stored(JobState.RESERVED) for entry in entries]
 
     def extend_claim(self, queue: str, key: str, lease_ms: int, now_ms: int) -> int:
         with self._lock:
-            place = self._queue(queue)
-            return len(self._claimed_again(place, key, lease_ms, now_ms)) if key in place.claims else 0
+            return len(self._claimed_again(self._queue(queue), key, lease_ms, now_ms))
 
     def ack_claim(self, queue: str, key: str, now_ms: int) -> int:
         with self._lock:
-            claimed = self._queue(queue).claims.pop(key, {})
-            return sum(self.ack(queue, [Lease(*one) for one in claimed.items()], now_ms))
+            return sum(self.ack(queue, self._end_claim(queue, key), now_ms))
 
     def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
         with self._lock:
-            claimed = self._queue(queue).claims.pop(key, {})
-            return sum(self.nack(queue, [Lease(*one) for one in claimed.items()], [delay_ms] * len(claimed), now_ms))
+            leases = self._end_claim(queue, key)
+            return sum(self.nack(queue, leases, [delay_ms] * len(leases), now_ms))
+
+    def _end_claim(self, queue: str, key: str) -> list[Lease]:
+        place = self._queue(queue)
+        leases = [Lease(entry.id, entry.token) for entry in self._under(place, key)]
+        place.claims.pop(key, None)
+        return leases

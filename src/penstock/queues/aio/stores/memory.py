@@ -27,6 +27,8 @@ class MemoryDriver(EngineDriver):
         }
     )
 
+    own_options: ClassVar[frozenset[str] | None] = frozenset()
+
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         name = address.netloc or address.path

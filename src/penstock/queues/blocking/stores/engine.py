@@ -20,83 +20,87 @@ class EngineDriver(Driver):
     engine: Engine
     thread: OneThread | None = None
 
-    def _run(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        """A call of the engine, or of what belongs to it."""
         return call(*args, **named) if self.thread is None else self.thread.run(call, *args, **named)
 
     def _now(self) -> int:
         return time.time_ns() // 1_000_000 + self.shift_ms
 
     def open(self) -> None:
-        self._run(self.engine.open)
+        self.run(self.engine.open)
 
     def close(self) -> None:
-        self._run(self.engine.close)
+        self.run(self.engine.close)
         if self.thread is not None:
             self.thread.close()
 
     def now_ms(self) -> int:
         return self._now()
 
+    def version(self) -> int:
+        return self.run(self.engine.version)
+
     def prepare(self, job: NewJob) -> None:
         self.engine.prepare(job)
 
     def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        return self._run(self.engine.push, queue, jobs, self._now())
+        return self.run(self.engine.push, queue, jobs, self._now())
 
     def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
         # On the caller's connection, so in the caller's thread.
         return self.engine.push_within(connection, queue, jobs, self._now())
 
     def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
-        return self._run(self.engine.pop, queue, count, self._now())
+        return self.run(self.engine.pop, queue, count, self._now())
 
     def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
-        self._run(self.engine.put_back, queue, jobs, self._now())
+        self.run(self.engine.put_back, queue, jobs, self._now())
 
     def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        return self._run(self.engine.reserve, queue, count, lease_ms, self._now())
+        return self.run(self.engine.reserve, queue, count, lease_ms, self._now())
 
     def release(self, queue: str, leases: Sequence[Lease]) -> None:
-        self._run(self.engine.release, queue, leases, self._now())
+        self.run(self.engine.release, queue, leases, self._now())
 
     def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
-        return self._run(self.engine.ack, queue, leases, self._now())
+        return self.run(self.engine.ack, queue, leases, self._now())
 
     def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None) -> list[bool]:
-        return self._run(self.engine.nack, queue, leases, delays_ms, self._now())
+        return self.run(self.engine.nack, queue, leases, delays_ms, self._now())
 
     def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
-        return self._run(self.engine.extend, queue, leases, leases_ms, self._now())
+        return self.run(self.engine.extend, queue, leases, leases_ms, self._now())
 
     def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
-        return self._run(self.engine.move, queue, to, moves, self._now())
+        return self.run(self.engine.move, queue, to, moves, self._now())
 
     def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:
-        return self._run(self.engine.remove, queue, ids, self._now())
+        return self.run(self.engine.remove, queue, ids, self._now())
 
     def purge(self, queue: str) -> int:
-        return self._run(self.engine.purge, queue, self._now())
+        return self.run(self.engine.purge, queue, self._now())
 
     def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
-        return Page(*self._run(self.engine.peek, queue, state, count, cursor, self._now()))
+        return Page(*self.run(self.engine.peek, queue, state, count, cursor, self._now()))
 
     def sizes(self, queue: str) -> Sizes:
-        return self._run(self.engine.sizes, queue, self._now())
+        return self.run(self.engine.sizes, queue, self._now())
 
     def next_mature_ms(self, queue: str) -> int | None:
-        return self._run(self.engine.next_mature_ms, queue)
+        return self.run(self.engine.next_mature_ms, queue)
 
     def queues(self) -> list[str]:
-        return self._run(self.engine.queues)
+        return self.run(self.engine.queues)
 
     def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
-        return self._run(self.engine.claim, queue, key, count, lease_ms, self._now())
+        return self.run(self.engine.claim, queue, key, count, lease_ms, self._now())
 
     def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
-        return self._run(self.engine.extend_claim, queue, key, lease_ms, self._now())
+        return self.run(self.engine.extend_claim, queue, key, lease_ms, self._now())
 
     def ack_claim(self, queue: str, key: str) -> int:
-        return self._run(self.engine.ack_claim, queue, key, self._now())
+        return self.run(self.engine.ack_claim, queue, key, self._now())
 
     def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
-        return self._run(self.engine.nack_claim, queue, key, delay_ms, self._now())
+        return self.run(self.engine.nack_claim, queue, key, delay_ms, self._now())

@@ -1,0 +1,199 @@
+"""`penstock worker`: runs a function of the application for the jobs of queues, in one process or several.
+
+With --processes this process only sees to the others, which are started with the same words; each finds out through
+its environment that it is one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli.worker_help import EXAMPLE, USAGE
+from penstock.errors import CallerError, OperatorError
+
+if TYPE_CHECKING:
+    from penstock.queues.aio import Store
+    from penstock.queues.backoff import Backoff
+    from penstock.queues.dead_letters import DeadLetter
+    from penstock.worker import Worker
+    from penstock.worker.channel import Post
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # it would take longer to load than everything else
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+FORMS = ("text", "json")
+
+
+def run(argv: list[str]) -> int:
+    """Run `penstock worker` with these words. Returns the exit code."""
+    if not argv or "-h" in argv or "--help" in argv:
+        print(USAGE, end="")
+        return 0
+    try:
+        app(args=argv, prog_name="penstock worker", obj=argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+@app.command()
+def work(
+    context: typer.Context,
+    words: Annotated[list[str], typer.Argument(metavar="URL QUEUE [QUEUE ...] MODULE:FUNCTION", show_default=False)],
+    concurrency: Annotated[int, typer.Option("-c", "--concurrency", metavar="N", min=1)] = 10,
+    processes: Annotated[int, typer.Option("-p", "--processes", metavar="M", min=0)] = 0,
+    lease: Annotated[float | None, typer.Option("--lease", metavar="SECONDS")] = None,
+    time_limit: Annotated[float | None, typer.Option("--time-limit", metavar="SECONDS")] = None,
+    max_tries: Annotated[int | None, typer.Option("--max-tries", metavar="N", min=0)] = None,
+    dead_letters: Annotated[str | None, typer.Option("--dead-letters", metavar="QUEUE")] = None,
+    backoff: Annotated[str | None, typer.Option("--backoff", metavar="SECONDS")] = None,
+    prefetch: Annotated[int | None, typer.Option("--prefetch", metavar="N", min=0)] = None,
+    stop_within: Annotated[float, typer.Option("--stop-within", metavar="SECONDS", min=0)] = 30.0,
+    until_empty: Annotated[bool, typer.Option("--until-empty")] = False,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAMESPACE")] = None,
+    log: Annotated[str, typer.Option("--log", metavar="text|json")] = "text",
+    verbose: Annotated[bool, typer.Option("-v", "--verbose")] = False,
+) -> None:
+    """Run a function for the jobs of queues."""
+    if len(words) < 3:
+        raise CallerError(f"penstock worker needs a URL, a queue and a function: {EXAMPLE}")
+    if log not in FORMS:
+        raise CallerError(f"--log {log}: there is {' and '.join(FORMS)}")
+    from penstock.worker.channel import own_post
+
+    post = own_post()
+    _set_up_log(log, verbose, None if post is None else post.number)
+    if processes and post is None:
+        raise typer.Exit(_supervise(context.obj, processes, stop_within, until_empty))
+    from penstock.worker.handlers import load
+
+    url, *queues, handler = words
+    make = partial(
+        _worker,
+        queues=queues,
+        handler=load(handler),
+        concurrency=concurrency,
+        lease=lease,
+        time_limit=time_limit,
+        dead_letter=_limit(max_tries, dead_letters),
+        backoff=None if backoff is None else parse_backoff(backoff),
+        prefetch=prefetch,
+        stop_within=stop_within,
+        stuck_max=None if post is None else 0,
+    )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        worker = runner.run(_serve(make, url, name, until_empty, post))
+    raise typer.Exit(_exit_code(worker, is_child=post is not None))
+
+
+def _worker(store: Store, **options: Any) -> Worker:
+    from penstock.worker import Worker
+
+    return Worker(store, **options)
+
+
+def _limit(max_tries: int | None, queue: str | None) -> DeadLetter | None:
+    """When jobs are given up, if anything was said about it."""
+    if max_tries is None and queue is None:
+        return None
+    from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
+    from penstock.worker.worker import MAX_TRIES
+
+    return DeadLetter(MAX_TRIES if max_tries is None else max_tries, queue or DEAD_LETTER_QUEUE)
+
+
+async def _serve(
+    make: Callable[[Store], Worker], url: str, name: str | None, until_empty: bool, post: Post | None
+) -> Worker:
+    from penstock.queues.aio import connect
+    from penstock.worker.channel import Channel
+
+    async with connect(url, name=name) as store:
+        worker = make(store)
+        if post is None:
+            await worker.run(until_empty=until_empty, signals=True)
+            return worker
+        channel = Channel(post, lambda: worker.summary, worker.stop)
+        telling = asyncio.get_running_loop().create_task(channel.run())
+        try:
+            await worker.run(until_empty=until_empty, signals=True)
+        finally:
+            telling.cancel()
+            await channel.report()
+        return worker
+
+
+def _exit_code(worker: Worker, is_child: bool) -> int:
+    from penstock.worker.supervisor import EXIT_REPLACE
+
+    if not worker.is_stuck:
+        return 0
+    if is_child:
+        return EXIT_REPLACE
+    raise OperatorError(
+        "handlers overran their time limit and can't be ended. With --processes such a process is replaced by itself."
+    )
+
+
+def _supervise(argv: list[str], processes: int, stop_within: float, until_empty: bool) -> int:
+    from penstock.worker.supervisor import Supervisor
+
+    command = [sys.executable, "-m", "penstock", "worker", *argv]
+    supervisor = Supervisor(command, processes, stop_within=stop_within, until_empty=until_empty)
+    return asyncio.run(supervisor.run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """A faster event loop, where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def parse_backoff(text: str) -> Backoff:
+    """`5` waits 5 s each time; `1..600` begins with 1 s and doubles up to 600; `1..600*3` grows threefold."""
+    from penstock.queues.backoff import Exponential, Fixed
+
+    first, dots, rest = text.partition("..")
+    longest, times, factor = rest.partition("*")
+    try:
+        if not dots:
+            return Fixed(float(first))
+        return Exponential(float(first), float(factor) if times else 2.0, float(longest))
+    except ValueError:
+        text = f"--backoff {text}: write 5 for 5 s each time, or 1..600 for 1 s that doubles up to 600"
+        raise CallerError(text) from None
+
+
+def _set_up_log(form: str, verbose: bool, number: int | None) -> None:
+    from penstock.worker.logs import JsonFormatter, LeftOut, Sparing, TextFormatter
+
+    handler = logging.StreamHandler()  # standard error
+    if form == "json":
+        always = {"pid": os.getpid()} if number is None else {"pid": os.getpid(), "worker": number}
+        handler.setFormatter(JsonFormatter(verbose, **always))
+    else:
+        colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        handler.setFormatter(TextFormatter(colours, verbose, "" if number is None else f"[{number}]"))
+    if not verbose:
+        handler.addFilter(Sparing())
+    if number is not None:
+        handler.addFilter(LeftOut({"start", "summary", "stopping", "stop"}))  # the supervisor says it for all
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.getLogger("penstock.worker").setLevel(logging.DEBUG if verbose else logging.INFO)

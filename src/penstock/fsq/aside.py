@@ -1,0 +1,225 @@
+"""Items set aside: those that a worker of the queue library has, and those that wait for their time.
+
+The store `fsq:///root` of the queue library shares directories with scanners, which must not see what it has handed
+out. So it renames an item out of `queue`, and later back or onwards. All of this lies in one directory beside `queue`,
+which originals never look into:
+
+    .penstock/lease/UNTIL.NONCE/NAME         reserved until then; one directory for each call that reserved
+    .penstock/claim/KEY/key                  a claim, with its key's text. Without this file it was never made
+    .penstock/claim/KEY/UNTIL.NONCE/NAME     what the claim holds
+    .penstock/claim/KEY/lost/NAME            empty: the name under which an item of an ended lease went back
+    .penstock/later/MINUTE/MS/NAME           waits for its time
+    .penstock/later/.news                    made and removed at once, so that who watches `later` hears of an item
+
+UNTIL and MS are unix times in milliseconds, MINUTE is MS / 60,000, NONCE is 16 hexadecimal digits of chance, KEY the
+first 32 of the key's SHA-256. Three rules hold here:
+
+- Out of `queue` an item goes under its lock, and only if nobody else has that. Once it has left nobody holds a lock:
+  the directory's name is a secret of who reserved it, and a rename from there succeeds once.
+- When the time in a directory's name has come, its items are everybody's: whoever looks takes their locks and brings
+  them back, those of leases with one try more.
+- A reservation alone is not synced: after a power failure the item may be back in `queue`, or have both names. Then the
+  one counts that is further on the way (`keep_one`). Everything else is synced before it is said to be done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from penstock.fsq import files
+from penstock.fsq.constants import text_of
+from penstock.fsq.errors import FSQError, FSQWorkItemError
+from penstock.fsq.items import OPEN, lock
+from penstock.fsq.names import ItemName, parse
+
+SIDE = ".penstock"
+LOST = "lost"
+KEY_FILE = "key"
+NEWS = ".news"
+MINUTE_MS = 60_000
+NONCE_BYTES = 8
+KEY_DIGITS = 32
+LEASE_NAME = re.compile(r"([0-9]{1,15})\.([0-9a-f]{16})", re.ASCII)
+KEY_NAME = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+
+class Lease(NamedTuple):
+    """A directory of reserved items."""
+
+    until_ms: int
+    path: str
+    key: str | None  # the directory of the claim that it belongs to
+
+
+class Parked(NamedTuple):
+    """A directory of items that wait for their time."""
+
+    mature_ms: int
+    path: str
+
+
+class Held(NamedTuple):
+    """An open item, locked."""
+
+    fd: int
+    status: os.stat_result
+
+
+def key_name(key: str) -> str:
+    """Give the name of a claim's directory."""
+    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:KEY_DIGITS]
+
+
+def hold(where: str) -> Held:
+    """Open an item and lock it; the caller closes it.
+
+    FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it is no regular file.
+    """
+    fd = os.open(where, OPEN)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise FSQWorkItemError(0, f"{where} is no regular file")
+        lock(fd)
+        status = os.fstat(fd)
+        if files.identity(where) != (status.st_dev, status.st_ino):
+            raise FileNotFoundError(where)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Held(fd, status)
+
+
+class Aside:
+    """What is set aside of one queue, or of one host."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.queue, self.done, self.fail, self.tmp = (
+            f"{base}/{text_of(setting)}" for setting in ("FSQ_QUEUE", "FSQ_DONE", "FSQ_FAIL", "FSQ_TMP")
+        )
+        self.side = f"{base}/{SIDE}"
+        self.lease = f"{self.side}/lease"
+        self.claim = f"{self.side}/claim"
+        self.later = f"{self.side}/later"
+
+    def is_there(self) -> bool:
+        """Tell whether anything was ever set aside."""
+        return os.path.isdir(self.side)
+
+    def make(self, directory: str, is_safe: bool = True) -> None:
+        """Make a directory below the queue's, with those above it, all of the queue's mode; on the disk unless told."""
+        mode = stat.S_IMODE(os.stat(self.base).st_mode)
+        missing = []
+        while not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                files.disk.make_directory(path, mode)
+            if is_safe:
+                files.disk.sync_directory(os.path.dirname(path))
+
+    def new_lease(self, until_ms: int, key: str | None = None) -> str:
+        """Think of a directory for items that are reserved until then; it is not made yet."""
+        name = f"{until_ms}.{os.urandom(NONCE_BYTES).hex()}"
+        return f"{self.lease}/{name}" if key is None else f"{self.claim}/{key}/{name}"
+
+    def parking(self, mature_ms: int) -> str:
+        """Give the directory for items that wait until then."""
+        return f"{self.later}/{mature_ms // MINUTE_MS}/{mature_ms}"
+
+    def tell_news(self) -> None:
+        """Let those hear who watch `later`."""
+        with contextlib.suppress(OSError):
+            os.close(os.open(f"{self.later}/{NEWS}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.unlink(f"{self.later}/{NEWS}")
+
+    def leases(self) -> Iterator[Lease]:
+        """Give all directories of reserved items."""
+        yield from leases_in(self.lease, listed(self.lease))
+        for key in listed(self.claim):
+            if KEY_NAME.fullmatch(key):
+                yield from leases_in(f"{self.claim}/{key}", listed(f"{self.claim}/{key}"), key)
+
+    def parked(self) -> Iterator[Parked]:
+        """Give all directories of items that wait for their time."""
+        for minute in listed(self.later):
+            yield from parked_in(f"{self.later}/{minute}", listed(f"{self.later}/{minute}"))
+
+    def names_of(self, name: ItemName, own: tuple[int, int]) -> Iterator[tuple[tuple[int, int], str]]:
+        """Give all paths that lead to an item, each with how far on its way it is there."""
+        for tries in range(max(0, name.tries - 1), name.tries + 2):
+            file = name.again(tries)
+            for rank, directory in ((0, self.queue), (3, self.done), (3, self.fail)):
+                if files.identity(f"{directory}/{file}") == own:
+                    yield (rank, tries), f"{directory}/{file}"
+        for lease in self.leases():
+            for file in listed(lease.path):
+                if files.identity(f"{lease.path}/{file}") == own:
+                    yield (1, lease.until_ms), f"{lease.path}/{file}"
+        for parked in self.parked():
+            for file in listed(parked.path):
+                if files.identity(f"{parked.path}/{file}") == own:
+                    yield (2, parked.mature_ms), f"{parked.path}/{file}"
+
+    def keep_one(self, where: str, name: ItemName, status: os.stat_result) -> bool:
+        """Finish what a power failure cut in two: keep the one of an item's names that is furthest on its way.
+
+        Tells whether that is the one at `where`. An item that is linked into other queues has names that don't count.
+        """
+        if status.st_nlink < 2:
+            return True
+        found = sorted(self.names_of(name, (status.st_dev, status.st_ino)))
+        if len(found) < 2:
+            return True
+        best = found.pop()[1]
+        files.disk.sync_directory(os.path.dirname(best))
+        with files.Steps() as steps:
+            for _, path in found:
+                with contextlib.suppress(FileNotFoundError):
+                    steps.remove(path)
+        return best == where
+
+    def free_name(self, directory: str, name: ItemName, tries: int) -> str:
+        """Give the name with so many tries; more where another item, which has the same id, is called so already."""
+        while os.path.lexists(f"{directory}/{name.again(tries)}"):
+            tries += 1
+        return name.again(tries)
+
+
+def listed(directory: str) -> list[str]:
+    """Give the names in a directory; none if it isn't there."""
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def leases_in(directory: str, names: Iterable[str], key: str | None = None) -> Iterator[Lease]:
+    """Give those names that are directories of reserved items."""
+    for name in names:
+        found = LEASE_NAME.fullmatch(name)
+        if found:
+            yield Lease(int(found[1]), f"{directory}/{name}", key)
+
+
+def parked_in(directory: str, names: Iterable[str]) -> Iterator[Parked]:
+    """Give those names that are directories of items that wait for their time."""
+    for name in names:
+        if _NUMBER.fullmatch(name):
+            yield Parked(int(name), f"{directory}/{name}")
+
+
+def readable(name: str) -> ItemName | None:
+    """Read a name, if it is an item's."""
+    try:
+        return parse(name)
+    except FSQError:
+        return None

@@ -1,0 +1,1 @@
+"""The store of our broker in parts, from below: clients, base, scanning, looking, settling, claims."""

@@ -1,0 +1,43 @@
+"""Claims in PostgreSQL: a row of `penstock_claims` for each key, with the jobs that it got."""
+
+from penstock.job import StoredJob
+from penstock.queues.aio.postgres_base import PostgresBase
+from penstock.queues.aio.postgres_link import Rows
+from penstock.queues.postgres.side_tables import ack_claim, claim, claim_again, nack_claim
+
+CLAIMS = "penstock_claims"
+
+
+class PostgresClaims(PostgresBase):
+    """`claim` and its kin."""
+
+    async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
+        await self._pool.make_sure(CLAIMS)
+        statement = claim(self._sql(queue).table)
+        rows = await self._run(queue, statement, self._shift, queue, key, str(count), str(lease_ms))
+        if rows and rows[-1][-1]:
+            return self._jobs(await self._again(queue, key, lease_ms))
+        return self._jobs(rows[:-1])
+
+    async def _again(self, queue: str, key: str, lease_ms: int) -> Rows:
+        await self._pool.make_sure(CLAIMS)
+        return await self._run(queue, claim_again(self._sql(queue).table), self._shift, queue, key, str(lease_ms))
+
+    def _jobs(self, rows: Rows) -> list[StoredJob]:
+        return [self._leased(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
+
+    async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
+        return len(await self._again(queue, key, lease_ms))
+
+    async def ack_claim(self, queue: str, key: str) -> int:
+        await self._pool.make_sure(CLAIMS)
+        return self._count(await self._run(queue, ack_claim(self._sql(queue).table), queue, key))
+
+    async def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
+        await self._pool.make_sure(CLAIMS)
+        statement = nack_claim(self._sql(queue).table)
+        return self._count(await self._run(queue, statement, self._shift, queue, key, str(delay_ms)))
+
+    @staticmethod
+    def _count(rows: Rows) -> int:
+        return int(rows[0][0]) if rows else 0

@@ -1,0 +1,190 @@
+# Written by scripts/blocking from src/penstock/queues/aio/disque/claims.py: change that, then run `make blocking`.
+"""Claims of a cluster: what a key holds is written down in a job, so that it outlives the node that gave the leases.
+
+A key of a queue has a queue of its own, `__claim__:QUEUE:KEY`, with one job that nobody ever fetches. Its body is JSON:
+
+    node    the id of the node that gave the leases
+    at      when it was written, by the clock of whoever wrote it, in milliseconds; the latest one counts
+    jobs    of each job: its id, the number of its lease, and its two counters when it was leased
+
+To claim again is to lease the same ids again (LEASE), with new numbers: those that are still held, and those that went
+back to their queue when their lease was over and that nobody has had since, as their counters tell. No others come in
+their place.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.client.blocking import ClusterClient
+from penstock.client.values import Job
+from penstock.job import StoredJob
+from penstock.queues.blocking.disque.looking import CLAIM_PREFIX
+from penstock.queues.blocking.disque.settling import OK, DisqueSettling
+from penstock.queues.disque.jobs import retaken, taken
+
+ACK_MS = 10_000  # of a lease that only lasts until the ack
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A job under a key."""
+
+    id: str
+    number: int
+    nacks: int
+    deliveries: int
+
+    def is_still(self, job: Job) -> bool:
+        """Whether nobody has had the job since: its lease may have ended, once, which counts as a delivery."""
+        deliveries = job.additional_deliveries or 0
+        return job.nacks == self.nacks and deliveries <= self.deliveries + 1
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of a key: the ids of the jobs that say so, and what they say."""
+
+    ids: list[str] = field(default_factory=list)
+    node: str = ""
+    at: int = 0
+    jobs: list[_Entry] = field(default_factory=list)
+
+
+class DisqueClaims(DisqueSettling):
+    """`claim` and its kin."""
+
+    def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
+        with self._clients.borrow() as client:
+            record = self._record(client, queue, key)
+            if record is not None:
+                jobs = self._again(client, record, lease_ms)
+                self._write(client, queue, key, record, jobs)
+            else:
+                jobs = self._first(client, queue, count, lease_ms)
+                if jobs:
+                    self._write(client, queue, key, _Record(), jobs)
+            return self._taken(jobs, lease_ms)
+
+    @staticmethod
+    def _taken(jobs: Sequence[Job], lease_ms: int) -> list[StoredJob]:
+        until_ms = int(time.monotonic() * 1000) + lease_ms
+        return [stored for job in jobs for stored in taken([job], job.node or "", until_ms)]
+
+    def _first(self, client: ClusterClient, queue: str, count: int, lease_ms: int) -> list[Job]:
+        """Jobs for a new key: all of one node."""
+        jobs: list[Job] = []
+        view = client
+        while len(jobs) < count:
+            wanted = min(count - len(jobs), self.batch_max)
+            more = view.get(queue, nohang=True, count=wanted, counters=True, lease=lease_ms / 1000)
+            jobs += more
+            if len(more) < wanted:
+                break
+            view = client.asking(node=more[0].node)
+        return jobs
+
+    def _again(self, client: ClusterClient, record: _Record, lease_ms: int) -> list[Job]:
+        """The jobs of a key that are still its own, with leases made anew."""
+        view = client.asking(node=record.node)
+        kept: list[Job] = []
+        for begin in range(0, len(record.jobs), self.batch_max):
+            entries = record.jobs[begin : begin + self.batch_max]
+            words = [word for entry in entries for word in (entry.id, entry.number)]
+            others: list[Job] = []
+            jobs = retaken(view.call("LEASE", lease_ms, *words), record.node)
+            for entry, job in zip(entries, jobs, strict=True):
+                if job is not None:
+                    (kept if entry.is_still(job) else others).append(job)
+            if others:
+                view.release(*others)
+        return kept
+
+    def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
+        with self._clients.borrow() as client:
+            record = self._record(client, queue, key)
+            if record is None:
+                return 0
+            is_kept = self._told(client, record, "EXTEND", lease_ms)
+            if not all(is_kept):
+                jobs = self._again(client, record, lease_ms)
+                self._write(client, queue, key, record, jobs)
+                return len(jobs)
+            return len(is_kept)
+
+    def ack_claim(self, queue: str, key: str) -> int:
+        with self._clients.borrow() as client:
+            record = self._record(client, queue, key)
+            if record is None:
+                return 0
+            done = sum(self._told(client, record, "ACKLEASE"))
+            if done < len(record.jobs):
+                # Leases that are over, of jobs that nobody has taken since: they are this key's, and done.
+                left = self._again(client, record, ACK_MS)
+                view = client.asking(node=record.node)
+                done += [outcome.value for outcome in view.ack_lease(*left)].count("OK")
+            self._forget(client, record)
+            return done
+
+    def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
+        with self._clients.borrow() as client:
+            record = self._record(client, queue, key)
+            if record is None:
+                return 0
+            given = sum(self._told(client, record, "NACKLEASE", delay_ms))
+            self._forget(client, record)
+            return given
+
+    def _told(self, client: ClusterClient, record: _Record, name: str, *times: int) -> list[bool]:
+        """A command for all leases of a key; whether each was held."""
+        view = client.asking(node=record.node)
+        outcomes: list[bool] = []
+        for begin in range(0, len(record.jobs), self.batch_max):
+            entries = record.jobs[begin : begin + self.batch_max]
+            words = [word for entry in entries for word in (entry.id, entry.number)]
+            outcomes += [status == OK for status in view.call(name, *times, *words)]
+        return outcomes
+
+    # What is written down.
+
+    def _record(self, client: ClusterClient, queue: str, key: str) -> _Record | None:
+        """What is known of a key; None if nobody has claimed under it."""
+        name = f"{CLAIM_PREFIX}{queue}:{key}"
+        nodes = self._nodes(client)
+        found: dict[str, bytes] = {}
+        for view in nodes.views.values():
+            found.update({job.id: job.body for job in view.peek(name, -self.batch_max)})
+        if not found and nodes.missing:
+            # It may wait on a node that is gone, and others have copies of it, which they will queue some time.
+            for view in nodes.views.values():
+                found.update([(one.id, one.body or b"") for one in view.jobs(queue=name, states=ALIVE)])
+        return _read(found) if found else None
+
+    def _write(self, client: ClusterClient, queue: str, key: str, before: _Record, jobs: Sequence[Job]) -> None:
+        """Put down what a key holds now, in place of what it held before."""
+        rows = [
+            [job.id, job.lease.token, job.nacks, job.additional_deliveries] for job in jobs if job.lease is not None
+        ]
+        node = jobs[0].node if jobs else before.node or client.node
+        at = max(before.at + 1, time.time_ns() // 1_000_000)
+        body = json.dumps({"node": node, "at": at, "jobs": rows}, separators=(",", ":"))
+        terms = self._defaults
+        client.add(
+            f"{CLAIM_PREFIX}{queue}:{key}", body, ttl=terms.ttl_s, retry=terms.retry_s, replicate=terms.replicate
+        )
+        self._forget(client, before)
+
+    @staticmethod
+    def _forget(client: ClusterClient, record: _Record) -> None:
+        client.ack(*record.ids)
+
+
+ALIVE = ("wait-repl", "active", "queued")
+
+
+def _read(bodies: dict[str, bytes]) -> _Record:
+    """The latest of several records."""
+    latest = max((json.loads(body) for body in bodies.values()), key=lambda one: int(one["at"]))
+    jobs = [_Entry(str(job_id), *map(int, numbers)) for job_id, *numbers in latest["jobs"]]
+    return _Record(list(bodies), str(latest["node"]), int(latest["at"]), jobs)

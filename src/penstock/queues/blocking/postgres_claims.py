@@ -1,0 +1,44 @@
+# Written by scripts/blocking from src/penstock/queues/aio/postgres_claims.py: change that, then run `make blocking`.
+"""Claims in PostgreSQL: a row of `penstock_claims` for each key, with the jobs that it got."""
+
+from penstock.job import StoredJob
+from penstock.queues.blocking.postgres_base import PostgresBase
+from penstock.queues.blocking.postgres_link import Rows
+from penstock.queues.postgres.side_tables import ack_claim, claim, claim_again, nack_claim
+
+CLAIMS = "penstock_claims"
+
+
+class PostgresClaims(PostgresBase):
+    """`claim` and its kin."""
+
+    def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
+        self._pool.make_sure(CLAIMS)
+        statement = claim(self._sql(queue).table)
+        rows = self._run(queue, statement, self._shift, queue, key, str(count), str(lease_ms))
+        if rows and rows[-1][-1]:
+            return self._jobs(self._again(queue, key, lease_ms))
+        return self._jobs(rows[:-1])
+
+    def _again(self, queue: str, key: str, lease_ms: int) -> Rows:
+        self._pool.make_sure(CLAIMS)
+        return self._run(queue, claim_again(self._sql(queue).table), self._shift, queue, key, str(lease_ms))
+
+    def _jobs(self, rows: Rows) -> list[StoredJob]:
+        return [self._leased(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
+
+    def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
+        return len(self._again(queue, key, lease_ms))
+
+    def ack_claim(self, queue: str, key: str) -> int:
+        self._pool.make_sure(CLAIMS)
+        return self._count(self._run(queue, ack_claim(self._sql(queue).table), queue, key))
+
+    def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
+        self._pool.make_sure(CLAIMS)
+        statement = nack_claim(self._sql(queue).table)
+        return self._count(self._run(queue, statement, self._shift, queue, key, str(delay_ms)))
+
+    @staticmethod
+    def _count(rows: Rows) -> int:
+        return int(rows[0][0]) if rows else 0

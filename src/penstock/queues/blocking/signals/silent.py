@@ -1,0 +1,10 @@
+"""No bus at all, for stores where whoever waits does so on the server."""
+
+from penstock.queues.blocking.signals.base import Signal
+
+
+class SilentSignal(Signal):
+    """Tells nobody; nobody listens, since nobody waits for it."""
+
+    def send(self, channel: str, text: str) -> None:
+        """Nothing is told."""

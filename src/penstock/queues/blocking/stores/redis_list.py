@@ -1,0 +1,116 @@
+# Written by scripts/blocking from src/penstock/queues/aio/stores/redis_list.py: change that, then run `make blocking`.
+"""`redis+list:` keeps jobs in Redis as Keuss' redis-list does: the fastest queue that Node and Python can share.
+
+| key                       | type   | whose | read and written                                                    |
+|---------------------------|--------|-------|---------------------------------------------------------------------|
+| keuss:q:list:QUEUE        | list   | Keuss | `{"payload":..,"hdrs":..,"tries":N}`; pushed left, popped right     |
+| penstock:list:told:QUEUE  | string | ours  | keeps signals that may be needless apart                            |
+
+Signals and statistics have Keuss' channels and hashes (`signals.redis_pubsub`, `stats.redis`). There are no ids, no
+delays and no reservations: `push` gives the length of the list, as Keuss does, and `pop` is the only way out. All else
+is refused.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from penstock.job import JobState, NewJob, Sizes, StoredJob
+from penstock.queues.blocking.driver import Driver, Page
+from penstock.queues.blocking.redis_client import RedisLink
+from penstock.queues.blocking.signals.base import Signal
+from penstock.queues.blocking.signals.redis_pubsub import RedisSignal
+from penstock.queues.blocking.stats.base import Stats
+from penstock.queues.blocking.stats.redis import RedisStats
+from penstock.queues.capabilities import Capability
+from penstock.queues.options import Address, Options
+from penstock.queues.redis.element import stored_job, written_payload
+from penstock.queues.redis.keys import LIST, check_tag, list_keys, pattern_of
+from penstock.queues.redis.packing import Word
+from penstock.queues.redis.scripts import script
+
+
+class RedisListDriver(Driver):
+    """Jobs in lists."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.PEEK, Capability.HEADERS, Capability.SHARED_PAUSE}
+    )
+    keeps_payloads: ClassVar[bool] = True
+
+    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+        super().__init__(address, options, extra)
+        self.link = RedisLink(address, extra)
+
+    def open(self) -> None:
+        self.link.open()
+
+    def close(self) -> None:
+        self.link.close()
+
+    def own_signal(self) -> Signal | None:
+        return RedisSignal(self.address, self.extra, self.link)
+
+    def own_stats(self) -> Stats | None:
+        return RedisStats(self.address, self.extra, self.options.name, self.link)
+
+    def now_ms(self) -> int:
+        return self.link.now_ms() + self.shift_ms
+
+    def _keys(self, queue: str) -> tuple[bytes, bytes]:
+        if self.link.is_cluster:
+            check_tag(queue, self.link.where)
+        return list_keys(queue)
+
+    def prepare(self, job: NewJob) -> None:
+        job.prepared = b'{%b,"tries":%d}' % (written_payload(job), job.tries)
+
+    def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
+        args: list[Word] = [channel or b"", *(job.prepared for job in jobs)]
+        before = self.link.run(script("list_push"), self._keys(queue), args, again=False)
+        return [str(before + n) for n in range(1, len(jobs) + 1)]
+
+    def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
+        key = self._keys(queue)[0]
+        undo = partial(self._unpop, queue)
+        return _jobs(self.link.call(b"RPOP", key, count, key=key, again=False, undo=undo))
+
+    def _unpop(self, queue: str, reply: Any) -> None:
+        self.put_back(queue, _jobs(reply))
+
+    def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
+        key = self._keys(queue)[0]
+        if jobs:
+            self.link.call(b"RPUSH", key, *(job.raw for job in reversed(jobs)), key=key, again=False)
+
+    def purge(self, queue: str) -> int:
+        return int(self.link.run(script("list_purge"), self._keys(queue), [], again=True))
+
+    def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
+        """Pages are counted from the old end: what is popped meanwhile makes a later page begin further on."""
+        if state not in {None, JobState.READY}:
+            return Page([], None)
+        key = self._keys(queue)[0]
+        seen = int(cursor or 0)
+        total, found = self.link.call_many([[b"LLEN", key], [b"LRANGE", key, -seen - count, -seen - 1]], key=key)
+        return Page(_jobs(found[::-1]), str(seen + len(found)) if total > seen + len(found) else None)
+
+    def sizes(self, queue: str) -> Sizes:
+        key = self._keys(queue)[0]
+        total = int(self.link.call(b"LLEN", key, key=key))
+        return Sizes(total, total, 0, 0)
+
+    def next_mature_ms(self, queue: str) -> int | None:
+        return self.now_ms() if (self.sizes(queue)).total else None
+
+    def queues(self) -> list[str]:
+        return [key[len(LIST) :].decode(errors="replace") for key in self.link.scan(pattern_of(LIST))]
+
+
+def _jobs(reply: list[bytes] | None) -> list[StoredJob]:
+    jobs = []
+    for value in reply or ():
+        job = stored_job("", value, None, JobState.READY)
+        job.raw = value
+        jobs.append(job)
+    return jobs

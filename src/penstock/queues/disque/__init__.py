@@ -1,0 +1,1 @@
+"""What the store of our broker is made of that neither waits nor connects: options, tokens, and the forms of jobs."""

@@ -1,0 +1,383 @@
+"""Jobs in an SQLite file: the embedded default. Nothing to run, and as many processes as like may share it.
+
+All of it, in tables that may lie beside an application's own (`sqlite_file` makes them):
+
+    penstock_meta       name, value             `version`: of these tables
+    penstock_jobs       number                  order of arrival, the row's key
+                        queue, id               by_id: unique
+                        mature                  ms: ready from then on; of a reserved job the end of its lease
+                        tries, created
+                        token                   of a reserved job, also after its lease is over; NULL for all others
+                        claim                   the key that holds it. by_claim: (queue, claim), of those only
+                        unique_key
+                        headers                 JSON, or NULL for none
+                        body
+                                                by_time: (queue, mature, number, token), in the order of delivery
+    penstock_claims     queue, claim            keys that were not ended yet, whether they still have jobs or not
+    penstock_keys       queue, unique_key       unique keys that are taken
+                        id                      of the job that has it
+                        keep                    ms that it stays taken after the job's end
+                        free_at                 ms: the end of that; NULL while the job is there. by_end: those only
+    penstock_queues     namespace, queue        queues that were made known
+                        options                 JSON, NULL if none were ever given
+                        paused                  0 or 1
+    penstock_counters   namespace, queue, counter, value
+
+A call is a transaction. What it costs doesn't depend on how many jobs there are, but for `sizes` and `purge`, and for
+`peek` of a state that few jobs are in.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.codec import from_json, to_json
+from penstock.errors import BadPayload, CallerError
+from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
+from penstock.queues.engines.base import Engine, Page
+from penstock.queues.engines.sqlite_file import SqliteFile
+
+BODY_BYTES_MAX = 256 * 1024 * 1024  # SQLite takes a thousand million, but a job has to fit into memory a few times
+
+_COLUMNS = "number, id, mature, tries, created, token, unique_key, headers, body"
+_NUMBER, _ID, _MATURE, _TRIES, _CREATED, _TOKEN, _UNIQUE_KEY, _HEADERS, _BODY = range(9)
+Row = tuple[Any, ...]
+
+_KEY_HOLDER = "SELECT id, free_at FROM {}penstock_keys WHERE queue = ? AND unique_key = ?"
+_TAKE_KEY = "INSERT OR REPLACE INTO {}penstock_keys (queue, unique_key, id, keep, free_at) VALUES (?, ?, ?, ?, NULL)"
+_INSERT = (
+    "INSERT INTO {}penstock_jobs (queue, id, mature, tries, created, unique_key, headers, body)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_READY = f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = ? AND mature <= ? ORDER BY mature, number LIMIT ?"
+_IS_ANY_READY = "SELECT 1 FROM penstock_jobs WHERE queue = ? AND mature <= ? LIMIT 1"
+_LEASE = (
+    "UPDATE penstock_jobs SET mature = ?, tries = tries + (token IS NOT NULL), token = ?, claim = ? WHERE number = ?"
+)
+_LEASED = "queue = ? AND id = ? AND token = ?"
+_STATES = {
+    None: "",
+    JobState.READY: "AND mature <= :now",
+    JobState.SCHEDULED: "AND mature > :now AND token IS NULL",
+    JobState.RESERVED: "AND mature > :now AND token IS NOT NULL",
+}
+# Each name is found by looking for the next one, so that the many jobs of a queue are not looked at.
+_QUEUES = (
+    "WITH RECURSIVE names (name) AS (SELECT min(queue) FROM penstock_jobs UNION ALL"
+    " SELECT (SELECT min(queue) FROM penstock_jobs WHERE queue > name) FROM names WHERE name IS NOT NULL)"
+    " SELECT name FROM names WHERE name IS NOT NULL"
+)
+
+
+class SqliteEngine(Engine):
+    """Queues of one file."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self.file = file
+
+    def open(self) -> None:
+        self.file.open()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def version(self) -> int:
+        """Another number whenever another connection has changed something. No table is read for it."""
+        return int(self.file.read("PRAGMA data_version")[0][0])
+
+    def prepare(self, job: NewJob) -> None:
+        if len(job.body) > BODY_BYTES_MAX:
+            raise BadPayload(f"a body of {len(job.body)} bytes is more than the {BODY_BYTES_MAX} that a job may have")
+        job.prepared = to_json(dict(job.headers)) if job.headers else None
+
+    def push(self, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
+        with self.file.writing() as connection:
+            return _push(connection.cursor(), queue, jobs, now_ms)
+
+    def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
+        if not isinstance(connection, sqlite3.Connection):
+            raise CallerError(f"connection is a {type(connection).__name__}, not an sqlite3.Connection")
+        with self.file.explained():
+            cursor = connection.cursor()
+            cursor.row_factory = None  # the caller's own may make anything of a row
+            return _push(cursor, queue, jobs, now_ms, f'"{self._schema(cursor)}".')
+
+    def _schema(self, cursor: sqlite3.Cursor) -> str:
+        """As what the caller's connection has this store's file open."""
+        for _, schema, path in cursor.execute("PRAGMA database_list").fetchall():
+            if path and Path(path).exists() and self.file.path.samefile(path):
+                return str(schema).replace('"', '""')
+        raise CallerError(
+            f"the connection is to another database than {self.file.path}: a push within a transaction needs the same"
+        )
+
+    def pop(self, queue: str, count: int, now_ms: int) -> list[StoredJob]:
+        if not self._is_any_ready(queue, now_ms):
+            return []
+        with self.file.writing() as connection:
+            rows = connection.execute(_READY, (queue, now_ms, count)).fetchall()
+            connection.executemany("DELETE FROM penstock_jobs WHERE number = ?", [(row[_NUMBER],) for row in rows])
+            _end_keys(connection, queue, (row[_UNIQUE_KEY] for row in rows), now_ms)
+        return [_popped(row) for row in rows]
+
+    def _is_any_ready(self, queue: str, now_ms: int) -> bool:
+        """A look that holds up nobody: who waits for jobs mostly finds none."""
+        return bool(self.file.read(_IS_ANY_READY, (queue, now_ms)))
+
+    def put_back(self, queue: str, jobs: Sequence[StoredJob], now_ms: int) -> None:
+        with self.file.writing() as connection:
+            for job in jobs:
+                row: Row = job.raw
+                key = row[_UNIQUE_KEY]
+                if key is not None:
+                    key = _take_back_key(connection, queue, key, job.id)
+                values = (queue, job.id, row[_MATURE], job.tries, row[_CREATED], key, row[_HEADERS], row[_BODY])
+                connection.execute(_INSERT.format(""), values)
+
+    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+        if not self._is_any_ready(queue, now_ms):
+            return []
+        with self.file.writing() as connection:
+            return _reserve(connection, queue, count, now_ms, now_ms + lease_ms)
+
+    def release(self, queue: str, leases: Sequence[Lease], now_ms: int) -> None:
+        with self.file.writing() as connection:
+            connection.executemany(
+                f"UPDATE penstock_jobs SET token = NULL, claim = NULL, mature = ? WHERE {_LEASED}",
+                [(now_ms, queue, lease.id, _number(lease.token)) for lease in leases],
+            )
+
+    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
+        ended = []
+        keys = []
+        with self.file.writing() as connection:
+            for lease in leases:
+                where = (queue, lease.id, _number(lease.token))
+                row = connection.execute(
+                    f"DELETE FROM penstock_jobs WHERE {_LEASED} RETURNING unique_key", where
+                ).fetchone()
+                ended.append(row is not None)
+                if row is not None:
+                    keys.append(row[0])
+            _end_keys(connection, queue, keys, now_ms)
+        return ended
+
+    def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], now_ms: int) -> list[bool]:
+        statement = (
+            f"UPDATE penstock_jobs SET token = NULL, claim = NULL, tries = tries + 1, mature = ? WHERE {_LEASED}"
+        )
+        with self.file.writing() as connection:
+            return [
+                connection.execute(statement, (now_ms + delay_ms, queue, lease.id, _number(lease.token))).rowcount > 0
+                for lease, delay_ms in zip(leases, delays_ms, strict=True)
+            ]
+
+    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
+        statement = f"UPDATE penstock_jobs SET mature = ?, token = ? WHERE {_LEASED}"
+        token = _new_token()
+        tokens: list[str | None] = []
+        with self.file.writing() as connection:
+            for lease, lease_ms in zip(leases, leases_ms, strict=True):
+                values = (now_ms + lease_ms, token, queue, lease.id, _number(lease.token))
+                tokens.append(str(token) if connection.execute(statement, values).rowcount else None)
+        return tokens
+
+    def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int) -> list[bool]:
+        statement = "DELETE FROM penstock_jobs WHERE queue = ? AND id = ? AND token IS ? RETURNING unique_key"
+        moved: list[NewJob] = []
+        done = []
+        keys = []
+        with self.file.writing() as connection:
+            for lease, job in moves:
+                token = None if lease.token is None else _number(lease.token)
+                row = connection.execute(statement, (queue, lease.id, token)).fetchone()
+                done.append(row is not None)
+                if row is not None:
+                    keys.append(row[0])
+                    moved.append(job)
+            _end_keys(connection, queue, keys, now_ms)
+            _push(connection.cursor(), to, moved, now_ms)
+        return done
+
+    def remove(self, queue: str, ids: Sequence[str], now_ms: int) -> list[bool]:
+        statement = (
+            "DELETE FROM penstock_jobs WHERE queue = ? AND id = ? AND (token IS NULL OR mature <= ?)"
+            " RETURNING unique_key"
+        )
+        with self.file.writing() as connection:
+            rows = [connection.execute(statement, (queue, job_id, now_ms)).fetchone() for job_id in ids]
+            _end_keys(connection, queue, (row[0] for row in rows if row is not None), now_ms)
+        return [row is not None for row in rows]
+
+    def purge(self, queue: str, now_ms: int) -> int:
+        where = "WHERE queue = ? AND (token IS NULL OR mature <= ?)"
+        with self.file.writing() as connection:
+            keys = connection.execute(
+                f"SELECT unique_key FROM penstock_jobs {where} AND unique_key IS NOT NULL", (queue, now_ms)
+            ).fetchall()
+            _end_keys(connection, queue, (key for (key,) in keys), now_ms)
+            return connection.execute(f"DELETE FROM penstock_jobs {where}", (queue, now_ms)).rowcount
+
+    def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None, now_ms: int) -> Page:
+        after_ms, _, number = (cursor or "").partition(":")
+        after = "AND (mature, number) > (:mature, :number)" if cursor is not None else ""
+        values = {"queue": queue, "now": now_ms, "count": count + 1, "mature": after_ms, "number": number}
+        if cursor is not None:
+            values.update(mature=int(after_ms), number=int(number))
+        statement = (
+            f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = :queue {_STATES[state]} {after}"
+            " ORDER BY mature, number LIMIT :count"
+        )
+        rows = self.file.read(statement, values)
+        jobs = [_stored(row, now_ms) for row in rows[:count]]
+        last = rows[count - 1] if len(rows) > count else None
+        return jobs, None if last is None else f"{last[_MATURE]}:{last[_NUMBER]}"
+
+    def sizes(self, queue: str, now_ms: int) -> Sizes:
+        # In two, since entries of an index are counted fast if nothing is asked of each.
+        statement = (
+            "SELECT (SELECT count(*) FROM penstock_jobs WHERE queue = :queue AND mature <= :now),"
+            " count(*), count(token) FROM penstock_jobs WHERE queue = :queue AND mature > :now"
+        )
+        ((ready, others, reserved),) = self.file.read(statement, {"queue": queue, "now": now_ms})
+        return Sizes(ready + others, ready, others - reserved, reserved)
+
+    def next_mature_ms(self, queue: str) -> int | None:
+        rows = self.file.read("SELECT mature FROM penstock_jobs WHERE queue = ? ORDER BY mature LIMIT 1", (queue,))
+        return int(rows[0][0]) if rows else None
+
+    def queues(self) -> list[str]:
+        return [name for (name,) in self.file.read(_QUEUES)]
+
+    def claim(self, queue: str, key: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+        with self.file.writing() as connection:
+            known = connection.execute("SELECT 1 FROM penstock_claims WHERE queue = ? AND claim = ?", (queue, key))
+            if known.fetchone() is not None:
+                self._lease_again(connection, queue, key, now_ms + lease_ms)
+                rows = connection.execute(
+                    f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = ? AND claim = ? ORDER BY number", (queue, key)
+                ).fetchall()
+                return [_stored(row, now_ms) for row in rows]
+            jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms, key)
+            if jobs:
+                connection.execute("INSERT INTO penstock_claims (queue, claim) VALUES (?, ?)", (queue, key))
+            return jobs
+
+    @staticmethod
+    def _lease_again(connection: sqlite3.Connection, queue: str, key: str, until_ms: int) -> int:
+        statement = "UPDATE penstock_jobs SET mature = ?, token = ? WHERE queue = ? AND claim = ?"
+        return connection.execute(statement, (until_ms, _new_token(), queue, key)).rowcount
+
+    def extend_claim(self, queue: str, key: str, lease_ms: int, now_ms: int) -> int:
+        with self.file.writing() as connection:
+            return self._lease_again(connection, queue, key, now_ms + lease_ms)
+
+    def ack_claim(self, queue: str, key: str, now_ms: int) -> int:
+        with self.file.writing() as connection:
+            connection.execute("DELETE FROM penstock_claims WHERE queue = ? AND claim = ?", (queue, key))
+            rows = connection.execute(
+                "DELETE FROM penstock_jobs WHERE queue = ? AND claim = ? RETURNING unique_key", (queue, key)
+            ).fetchall()
+            _end_keys(connection, queue, (row[0] for row in rows), now_ms)
+        return len(rows)
+
+    def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
+        statement = (
+            "UPDATE penstock_jobs SET token = NULL, claim = NULL, tries = tries + 1, mature = ?"
+            " WHERE queue = ? AND claim = ?"
+        )
+        with self.file.writing() as connection:
+            connection.execute("DELETE FROM penstock_claims WHERE queue = ? AND claim = ?", (queue, key))
+            return connection.execute(statement, (now_ms + delay_ms, queue, key)).rowcount
+
+
+def _push(cursor: sqlite3.Cursor, queue: str, jobs: Iterable[NewJob], now_ms: int, schema: str = "") -> list[str]:
+    """Store jobs in the transaction that is open."""
+    insert = _INSERT.format(schema)
+    ids = []
+    for job in jobs:
+        if job.unique is not None:
+            holder = cursor.execute(_KEY_HOLDER.format(schema), (queue, job.unique)).fetchone()
+            if holder is not None and (holder[1] is None or now_ms < holder[1]):
+                ids.append(str(holder[0]))
+                continue
+            cursor.execute(_TAKE_KEY.format(schema), (queue, job.unique, job.id, job.unique_for_ms))
+        mature_ms = job.mature_ms if job.mature_ms is not None else now_ms + job.delay_ms
+        cursor.execute(insert, (queue, job.id, mature_ms, job.tries, now_ms, job.unique, job.prepared, job.body))
+        ids.append(job.id)
+    return ids
+
+
+def _reserve(
+    connection: sqlite3.Connection, queue: str, count: int, now_ms: int, until_ms: int, claim: str | None = None
+) -> list[StoredJob]:
+    rows = connection.execute(_READY, (queue, now_ms, count)).fetchall()
+    token = _new_token()
+    connection.executemany(_LEASE, [(until_ms, token, claim, row[_NUMBER]) for row in rows])
+    jobs = [_popped(row) for row in rows]
+    for job in jobs:
+        job.mature_ms, job.token, job.state, job.raw = until_ms, str(token), JobState.RESERVED, None
+    return jobs
+
+
+def _end_keys(connection: sqlite3.Connection, queue: str, keys: Iterable[str | None], now_ms: int) -> None:
+    """The jobs that had these unique keys are gone: now their time of staying taken begins."""
+    ended = [(now_ms, queue, key) for key in keys if key is not None]
+    if not ended:
+        return
+    connection.executemany(
+        "UPDATE penstock_keys SET free_at = ? + keep WHERE queue = ? AND unique_key = ? AND free_at IS NULL", ended
+    )
+    connection.execute("DELETE FROM penstock_keys WHERE free_at <= ?", (now_ms,))
+
+
+def _take_back_key(connection: sqlite3.Connection, queue: str, key: str, job_id: str) -> str | None:
+    """The unique key of a job that comes back, unless another job has it by now."""
+    holder = connection.execute(_KEY_HOLDER.format(""), (queue, key)).fetchone()
+    if holder is not None and holder[0] != job_id:
+        return None
+    if holder is None:
+        connection.execute(_TAKE_KEY.format(""), (queue, key, job_id, 0))
+    connection.execute("UPDATE penstock_keys SET free_at = NULL WHERE queue = ? AND unique_key = ?", (queue, key))
+    return key
+
+
+def _stored(row: Row, now_ms: int) -> StoredJob:
+    """A job as it lies there."""
+    token = row[_TOKEN]
+    if row[_MATURE] <= now_ms:
+        state = JobState.READY
+    else:
+        state = JobState.SCHEDULED if token is None else JobState.RESERVED
+    return StoredJob(
+        row[_ID],
+        row[_BODY],
+        headers=from_json(row[_HEADERS]) if row[_HEADERS] else {},
+        tries=row[_TRIES],
+        mature_ms=row[_MATURE],
+        created_ms=row[_CREATED],
+        token=None if token is None else str(token),
+        state=state,
+    )
+
+
+def _popped(row: Row) -> StoredJob:
+    """A job that is taken. One that still has a token was reserved and not given back: its worker died."""
+    job = _stored(row, row[_MATURE])
+    if job.token is not None:
+        job.tries += 1
+        job.token = None
+    job.raw = row
+    return job
+
+
+def _new_token() -> int:
+    """By chance: so no lease has the token of an earlier one, whoever gave it."""
+    return int.from_bytes(os.urandom(8), "big") >> 1
+
+
+def _number(token: str | None) -> int:
+    """A token as it is stored; what is none is no job's."""
+    return int(token) if token is not None and token.isdecimal() and len(token) < 20 else -1

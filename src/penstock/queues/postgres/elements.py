@@ -1,0 +1,194 @@
+"""Jobs as JSON: what Keuss keeps of one in the column `_pl`, and what a statement is given of many.
+
+    _pl of a value      {"payload": VALUE, "hdrs": {}}
+    _pl of bytes        {"payload": BASE64, "hdrs": {}, "type": "buffer"}
+
+The column is jsonb. It keeps numbers to the last digit, but neither the order of keys, nor keys that come twice, nor
+whether a whole number was written with an exponent. So large floats are written out with a fraction (1e23 as
+100000000000000000000000.0), which makes them floats again for whoever reads them. jsonb refuses zero bytes and halves
+of surrogate pairs in texts; so do we, before anything is sent.
+
+A statement takes a whole batch as one text, a JSON array of these records; fields that are left out have their
+default.
+
+    i   id                        m   maturity that a token names, in microseconds since 1970
+    p   _pl                       n   tries that a token names
+    u   maturity, in microseconds b   maturity before the reserve, in microseconds
+    d   delay or lease, in ms     o   id of the job that a move takes away
+    t   tries                     k   unique key
+                                  f   unique_for, in ms
+"""
+
+import json
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as NoBase64
+from collections.abc import Iterable
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from penstock.codec import HEADERS_BYTES_MAX, from_json, to_json
+from penstock.errors import BadPayload, CallerError
+from penstock.job import Lease, Move, NewJob
+
+# jsonb has room for 256 MiB, and a server for 1 GB in one statement; a job of this size is slow everywhere.
+ELEMENT_BYTES_MAX = 100 * 1024 * 1024
+KEY_BYTES_MAX = 1024  # of a unique key: they stand in an index, where a row has 2,700
+_US = 1000
+
+_PLAIN = re.compile(r"[0-9A-Za-z-]+")
+# Escapes that jsonb has no characters for; whole surrogate pairs are never escaped here. An even number of backslashes
+# before one is text, and no escape.
+_REFUSED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|[dD][89a-fA-F])")
+# A text, to be left alone, or a number with a positive exponent.
+_LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?[eE]\+\d+')
+
+
+class Token(NamedTuple):
+    """What a reserve leaves in the row, and how it was before: as a text it is the lease's token."""
+
+    mature_us: int
+    tries: int
+    before_us: int
+
+    def __str__(self) -> str:
+        return f"{self.mature_us}.{self.tries}.{self.before_us}"
+
+    @classmethod
+    def read(cls, text: str | None) -> "Token | None":
+        """The token of a text; None if it can't be one of ours."""
+        try:
+            return None if text is None else cls(*(int(part) for part in text.split(".")))
+        except (TypeError, ValueError):
+            return None
+
+
+def packed(job: NewJob) -> str:
+    """A job's record. BadPayload if PostgreSQL can't keep it."""
+    fields = [f'"i":{_text(job.id)}', f'"p":{_element(job)}']
+    if job.mature_ms is not None:
+        fields.append(f'"u":{job.mature_ms * _US}')
+    elif job.delay_ms:
+        fields.append(f'"d":{job.delay_ms}')
+    if job.tries:
+        fields.append(f'"t":{job.tries}')
+    if job.unique is not None:
+        fields += [f'"k":{_key(job.unique)}', f'"f":{job.unique_for_ms}']
+    return f"{{{','.join(fields)}}}"
+
+
+def _element(job: NewJob) -> str:
+    payload = job.payload
+    kind = ""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        text = f'"{b64encode(payload).decode()}"'
+        kind = ',"type":"buffer"'
+    elif isinstance(payload, str):
+        text = _checked(to_json(payload))  # its body may be the bare text
+    else:
+        text = _checked(job.body.decode())
+    headers = _checked(to_json(dict(job.headers))) if job.headers else "{}"
+    if len(headers) > HEADERS_BYTES_MAX:
+        raise BadPayload(f"headers of {len(headers)} bytes are more than the {HEADERS_BYTES_MAX} that a job may have")
+    if len(text) > ELEMENT_BYTES_MAX:
+        raise BadPayload(
+            f"a payload of {len(text)} bytes as JSON is more than the {ELEMENT_BYTES_MAX} that this store takes: "
+            "keep it elsewhere, and send its address"
+        )
+    return f'{{"payload":{text},"hdrs":{headers}{kind}}}'
+
+
+def _checked(text: str) -> str:
+    """JSON as jsonb gives it back."""
+    if "\\u" in text and _REFUSED.search(text):
+        raise BadPayload(
+            "PostgreSQL's jsonb can't keep this: a text in it has a zero byte, or half of a surrogate pair. "
+            "Send bytes: json.dumps(payload).encode(), for one."
+        )
+    if "e+" in text:
+        return _LARGE_FLOAT.sub(_written_out, text)
+    return text
+
+
+def _written_out(found: re.Match[str]) -> str:
+    number = found[0]
+    return number if number.startswith('"') else f"{Decimal(number):f}.0"
+
+
+def _text(value: str) -> str:
+    return f'"{value}"' if _PLAIN.fullmatch(value) else to_json(value)
+
+
+def _key(key: str) -> str:
+    text = to_json(key)
+    if _REFUSED.search(text) or len(key.encode(errors="replace")) > KEY_BYTES_MAX:
+        raise CallerError(f"a unique key has at most {KEY_BYTES_MAX} bytes, no zero byte and only whole characters")
+    return text
+
+
+def batch(records: Iterable[str]) -> str:
+    """Records as one value of a statement."""
+    return f"[{','.join(records)}]"
+
+
+def lease_batch(given: Iterable[Lease], delays_ms: Iterable[int] | None = None) -> str:
+    """Leases as one value, sorted by id: statements that lock the same jobs do so in the same order, and none waits
+    for another that waits for it. Those that can't be ours are left out."""
+    given = list(given)
+    delays = ["" for _ in given] if delays_ms is None else [f',"d":{delay_ms}' for delay_ms in delays_ms]
+    records = []
+    for lease, delay in zip(given, delays, strict=True):
+        token = Token.read(lease.token)
+        if token is not None and is_id(lease.id):
+            named = f'"m":{token.mature_us},"n":{token.tries},"b":{token.before_us}'
+            records.append((lease.id, f'{{"i":{_text(lease.id)},{named}{delay}}}'))
+    return batch(record for _, record in sorted(records))
+
+
+def move_batch(moves: Iterable[Move]) -> str:
+    """Moves as one value, in their order, which the jobs keep. Those whose lease can't be ours are left out."""
+    records = []
+    for lease, job in moves:
+        token = Token.read(lease.token)
+        if is_id(lease.id) and (token is not None or lease.token is None):
+            named = "" if token is None else f'"m":{token.mature_us},"n":{token.tries},'
+            records.append(f'{{"o":{_text(lease.id)},{named}{job.prepared[1:]}')
+    return batch(records)
+
+
+def popped(job_id: str, element: str, tries: int, mature_us: int) -> str:
+    """The record that puts a popped job back."""
+    return f'{{"i":{_text(job_id)},"p":{element},"t":{tries},"u":{mature_us}}}'
+
+
+def is_id(text: str) -> bool:
+    """Whether a row could have this id. Others would make PostgreSQL refuse the whole batch."""
+    return "\0" not in text and (text.isascii() or not _REFUSED.search(to_json(text)))
+
+
+def id_batch(given: Iterable[str]) -> str:
+    """Ids as one value, sorted as leases are."""
+    return batch(f'{{"i":{_text(one)}}}' for one in sorted(given) if is_id(one))
+
+
+def unpacked(text: str | None) -> tuple[Any, dict[str, Any]]:
+    """Payload and headers of a `_pl`. What Keuss or others left out is None, or empty."""
+    value = None if text is None else _read(text)
+    if not isinstance(value, dict):
+        return value, {}
+    payload = value.get("payload")
+    headers = value.get("hdrs")
+    if value.get("type") == "buffer" and isinstance(payload, str):
+        # What is no base64 is neither ours nor Keuss', and then the text that it looks like.
+        with suppress(NoBase64):
+            payload = b64decode(payload)
+    return payload, headers if isinstance(headers, dict) else {}
+
+
+def _read(text: str) -> Any:
+    try:
+        return from_json(text)
+    except ValueError:
+        # Python reads no whole numbers of more than 4,300 digits; jsonb may have them.
+        return json.loads(text, parse_int=Decimal)

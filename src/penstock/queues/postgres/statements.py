@@ -1,0 +1,286 @@
+"""The SQL of a queue.
+
+The table, as Keuss 2.0.4 and later makes it (`names` says how it and its index are called):
+
+| column | type | meaning |
+|---|---|---|
+| `_id` | varchar(64), primary key | the id, which looks like a UUID |
+| `_pl` | jsonb | payload and headers: see `elements` |
+| `mature` | timestamptz, not null, now by default, indexed | when it is ready; of a reserved job, when its lease ends |
+| `tries` | integer, not null, 0 by default | how often it was delivered: reserve counts, a release takes back |
+| `reserved` | timestamptz | when it was reserved; null if it was not, or was given back |
+
+Rules that hold in all of it:
+
+1. A statement is a transaction, and takes a batch (see `elements`).
+2. Now is `statement_timestamp()`, plus what tests add: the server's clock, and in a transaction of the caller's the
+   time of the call, not the transaction's beginning, lest a delayed job be early. It is the same for the whole
+   statement, so that an index can be used with it.
+3. Jobs of one push mature a microsecond after each other, so that they come out in their order: the index on `mature`
+   is all that Keuss' layout has. A call has at most 1,000 jobs, so within a millisecond. Where maturities are equal (an
+   exact time given to several pushes), the order is that of the table.
+4. A lease's token names `mature` and `tries`, and whatever ends or changes a leased job looks for both. Every reserve,
+   be it ours or Keuss', writes others.
+5. Rows are taken with SKIP LOCKED: consumers never wait for each other. They are looked up again by `ctid`, which can't
+   change while they are locked.
+
+Every reserve moves a row in the index, so no update is heap-only, and entries that are dead pile up at the index's
+beginning until a vacuum: `floors` has what we do about it. Tables that we make are vacuumed more often than others.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from penstock.job import JobState
+from penstock.queues.postgres.names import index_of, other_index_of, quoted, table_of
+
+COLUMNS = {
+    "_id": "character varying",
+    "_pl": "jsonb",
+    "mature": "timestamp with time zone",
+    "tries": "integer",
+    "reserved": "timestamp with time zone",
+}
+
+# How PostgreSQL shall plan. It keeps the plan of a prepared statement, and the one for an empty table, which reads all
+# of it, would be ruin for a table of a million rows. There is one good plan for each statement here: by index. What is
+# switched off can still be used where nothing else is possible, at estimated costs that would call for JIT.
+SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "default_transaction_isolation": "read committed",
+}
+PREPARE = "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SETTINGS.items())
+
+# $1 is what tests add to the clock, in milliseconds, in all statements but those that need no time.
+MS = "interval '1 millisecond'"
+US = "interval '1 microsecond'"
+NOW = f"(statement_timestamp() + $1::int8 * {MS})"
+EPOCH = "timestamptz 'epoch'"
+
+NOW_MS = f"SELECT floor(extract(epoch FROM {NOW}) * 1000)::int8"
+NOTIFY = "SELECT pg_notify($1, $2)"
+
+# What is known of a table: its columns with their types, and whether it has the index.
+LOOK = """
+SELECT array_agg(attname || ' ' || format_type(atttypid, NULL)),
+    EXISTS (SELECT FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
+            WHERE indrelid = to_regclass($1) AND attname = 'mature' AND indisvalid)
+FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
+# Whether a name is that of something else than an index of the table $2.
+IS_TAKEN = """
+SELECT to_regclass($1) IS NOT NULL
+    AND NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND indrelid = to_regclass($2))
+"""
+# Tables of queues that this role may read, in the schemas of its search path.
+TABLES = """
+SELECT substr(relname, 8) FROM pg_class
+WHERE relkind IN ('r', 'p') AND left(relname, 7) = '_k_tbl_' AND length(relname) > 7
+    AND pg_table_is_visible(oid) AND has_table_privilege(oid, 'SELECT')
+"""
+
+
+def us(value: str) -> str:
+    """A time as microseconds since 1970."""
+    return f"(extract(epoch FROM {value}) * 1000000)::int8"
+
+
+def at_us(value: str) -> str:
+    """Microseconds since 1970 as a time."""
+    return f"({EPOCH} + {value} * {US})"
+
+
+def told(rows: str, channel: str = "$3::text") -> str:
+    """Sends the signal for rows that got a maturity, if there is a channel. Who selects it makes it happen, once."""
+    lowest = f"(SELECT floor(extract(epoch FROM min(mature)) * 1000)::int8::text FROM {rows})"
+    return f"(SELECT pg_notify({channel}, {lowest}) WHERE {channel} IS NOT NULL AND EXISTS (SELECT FROM {rows}))"
+
+
+def creation(queue: str, index: str) -> str:
+    """What makes a queue's table and its index, as one text: PostgreSQL does all of it, or nothing.
+
+    Vacuum comes after a few thousand ended jobs, however large the table is: a scan of the index's beginning meets all
+    that ended since the last one.
+    """
+    table = quoted(table_of(queue))
+    columns = (
+        "_id VARCHAR(64) PRIMARY KEY",
+        "_pl JSONB",
+        "mature TIMESTAMPTZ DEFAULT CURRENT_TIMESTAMP NOT NULL",
+        "tries INTEGER DEFAULT 0 NOT NULL",
+        "reserved TIMESTAMPTZ",
+    )
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}) "
+        "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000); "
+        f"CREATE INDEX IF NOT EXISTS {quoted(index)} ON {table} (mature)"
+    )
+
+
+def index_names(queue: str) -> tuple[str, str]:
+    """The index's name, and the one for where that is taken."""
+    return index_of(queue), other_index_of(queue)
+
+
+_FIELDS = "i text, p jsonb, u int8, d int8, t int4"
+_GIVEN = "json_to_recordset($2::json) AS given"
+_MATURE = f"coalesce({at_us('u')}, {NOW} + coalesce(d, 0) * {MS}) + (row_number() OVER () - 1) * {US}"
+
+
+def insertion(table: str, rows: str) -> str:
+    """Stores records. Those whose id is there already are left alone: to store twice is to store once."""
+    return f"""
+    INSERT INTO {table} (_id, _pl, mature, tries)
+    SELECT i, p, {_MATURE}, coalesce(t, 0) FROM {rows}
+    ON CONFLICT (_id) DO NOTHING
+    RETURNING mature
+"""
+
+
+def _taking(then: str) -> str:
+    """Takes the ready jobs that matured first, from a floor on: $2 is how many, $3 the floor in microseconds."""
+    return f"""
+WITH picked AS MATERIALIZED (
+    SELECT ctid AS place, mature FROM {{table}}
+    WHERE mature >= {at_us("$3::int8")} AND mature <= {NOW}
+    ORDER BY mature LIMIT $2::int8 FOR UPDATE SKIP LOCKED
+)
+{then}"""
+
+
+# Whether a lease still holds. Not with `=`: jobs that were reserved together mature together, and PostgreSQL might take
+# it into its head to look each of them up among all of those, by the index on `mature`.
+_HOLDS = f"job.mature IS NOT DISTINCT FROM {at_us('given.m')} AND job.tries = given.n AND job.reserved IS NOT NULL"
+_LEASED = f"job._id = given.i AND {_HOLDS}"
+# Whether a job is in somebody's hands.
+_IS_RESERVED = f"(mature > {NOW} AND reserved IS NOT NULL)"
+
+_TEXTS = {
+    # $2 records, $3 the channel, which may be null.
+    "push": f"""
+WITH stored AS ({insertion("{table}", f"{_GIVEN} ({_FIELDS})")})
+SELECT {told("stored")}""",
+    # $1 records, as they were.
+    "put_back": f"""
+INSERT INTO {{table}} (_id, _pl, mature, tries)
+SELECT i, p, {at_us("u")}, t FROM json_to_recordset($1::json) AS given (i text, p jsonb, u int8, t int4)
+ON CONFLICT (_id) DO NOTHING""",
+    "pop": _taking(f"""
+DELETE FROM {{table}} AS job USING picked WHERE job.ctid = picked.place
+RETURNING job._id, job._pl::text, job.tries, {us("job.mature")}"""),
+    # $4 is the lease in milliseconds.
+    "reserve": _taking(f"""
+UPDATE {{table}} AS job
+SET tries = job.tries + 1, mature = {NOW} + $4::int8 * {MS}, reserved = {NOW}
+FROM picked WHERE job.ctid = picked.place
+RETURNING job._id, job._pl::text, job.tries, {us("job.mature")}, {us("picked.mature")}"""),
+    "release": f"""
+UPDATE {{table}} AS job SET tries = job.tries - 1, mature = {at_us("given.b")}, reserved = NULL
+FROM json_to_recordset($1::json) AS given (i text, m int8, n int4, b int8)
+WHERE {_LEASED}""",
+    "ack": f"""
+DELETE FROM {{table}} AS job USING json_to_recordset($1::json) AS given (i text, m int8, n int4)
+WHERE {_LEASED}
+RETURNING job._id""",
+    # $2 leases, $3 the channel.
+    "nack": f"""
+WITH back AS (
+    UPDATE {{table}} AS job SET mature = {NOW} + given.d * {MS}, reserved = NULL
+    FROM {_GIVEN} (i text, m int8, n int4, d int8) WHERE {_LEASED}
+    RETURNING job._id, job.mature
+)
+SELECT _id, {told("back")} FROM back""",
+    "extend": f"""
+UPDATE {{table}} AS job SET mature = {NOW} + given.d * {MS}
+FROM {_GIVEN} (i text, m int8, n int4, d int8) WHERE {_LEASED}
+RETURNING job._id, {us("job.mature")}""",
+    "remove": f"""
+DELETE FROM {{table}} AS job USING {_GIVEN} (i text)
+WHERE job._id = given.i AND NOT {_IS_RESERVED}
+RETURNING job._id""",
+    "purge": f"""
+WITH gone AS (DELETE FROM {{table}} WHERE NOT {_IS_RESERVED} RETURNING 1)
+SELECT count(*) FROM gone""",
+    "next_mature": f"SELECT {us('mature')} FROM {{table}} ORDER BY mature LIMIT 1",
+}
+# $2 and $3 are where the last page ended, $4 how many.
+_PEEK = f"""
+SELECT _id, _pl::text, tries, {us("mature")}, {us("reserved")}, mature > {NOW} FROM {{table}}
+WHERE (mature, _id) > ({at_us("$2::int8")}, $3) AND {{where}}
+ORDER BY mature, _id LIMIT $4::int8"""
+_STATES = {
+    None: "true",
+    JobState.READY: f"mature <= {NOW}",
+    JobState.SCHEDULED: f"mature > {NOW} AND reserved IS NULL",
+    JobState.RESERVED: _IS_RESERVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The SQL of one queue."""
+
+    table: str
+    push: str
+    put_back: str
+    pop: str
+    reserve: str
+    release: str
+    ack: str
+    nack: str
+    extend: str
+    remove: str
+    purge: str
+    next_mature: str
+
+    @classmethod
+    def of(cls, queue: str) -> "Statements":
+        """Those of a queue."""
+        table = quoted(table_of(queue))
+        return cls(table, *(_TEXTS[field.name].replace("{table}", table) for field in fields(cls)[1:]))
+
+    def peek_at(self, state: JobState | None) -> str:
+        """A look at jobs of a state, or of all."""
+        return _PEEK.replace("{where}", _STATES[state]).replace("{table}", self.table)
+
+    def sizes(self, shift_ms: int) -> str:
+        """Counts. The one statement that reads a whole table, so that is allowed for it; it takes no values."""
+        now = NOW.replace("$1", str(shift_ms))
+        return f"""
+SET LOCAL enable_seqscan = on;
+SELECT count(*), count(*) FILTER (WHERE mature <= {now}),
+    count(*) FILTER (WHERE mature > {now} AND reserved IS NULL),
+    count(*) FILTER (WHERE mature > {now} AND reserved IS NOT NULL)
+FROM {self.table}"""
+
+
+def moving(source: str, target: str) -> str:
+    """Takes jobs out of a table and puts what they become into another: $2 records, $3 the channel.
+
+    A job that is already at its target is written over: it is the same job.
+    """
+    return f"""
+WITH gone AS (
+    DELETE FROM {source} AS job USING {_GIVEN} (o text, m int8, n int4, {_FIELDS})
+    WHERE job._id = given.o AND CASE WHEN given.m IS NULL THEN job.reserved IS NULL ELSE {_HOLDS} END
+    RETURNING given.o, given.i, given.p, given.u, given.d, given.t
+), stored AS (
+    INSERT INTO {target} (_id, _pl, mature, tries)
+    SELECT i, p, {_MATURE}, coalesce(t, 0) FROM gone
+    ON CONFLICT (_id) DO UPDATE
+    SET _pl = excluded._pl, mature = excluded.mature, tries = excluded.tries, reserved = NULL
+    RETURNING mature
+)
+SELECT o, {told("stored")} FROM gone"""
+
+
+def with_jobs(tables: Iterable[str]) -> str:
+    """Which of these queues have jobs: $1, $2 and so on are their names."""
+    return " UNION ALL ".join(
+        f"SELECT ${number}::text WHERE EXISTS (SELECT FROM {table})" for number, table in enumerate(tables, 1)
+    )

@@ -1,0 +1,119 @@
+"""A job as Keuss keeps it in Redis: a JSON object.
+
+| field    | what it is                                                                                     |
+|----------|------------------------------------------------------------------------------------------------|
+| _id      | the job's id, the same as in the index and the hash (not in redis-list, which has no ids)        |
+| payload  | any JSON; bytes as base64, and then `type` is `buffer`                                         |
+| hdrs     | headers, an object; elements of Keuss before 1.6.3 lack it                                     |
+| mature   | when it was to be ready when it was pushed, in ms (not in redis-list)                            |
+| tries    | how often it was delivered before                                                              |
+| reserved | absent or false: it waits; true: a worker has it, or had it and its time is over (redis-oq)    |
+
+The order of fields means nothing to a reader. We write `tries` and `reserved` last, and change them there without
+touching the rest; where a field stands twice, the last one counts for Node, for Redis' Lua and for Python alike.
+"""
+
+import base64
+import binascii
+import json
+import math
+import re
+from typing import Any
+
+from penstock.errors import BadPayload
+from penstock.job import JobState, NewJob, StoredJob
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number that JSON has")
+    return value
+
+
+# Strict, since what is read may have to be written again, on the way to the dead letters.
+_parse = json.JSONDecoder(parse_float=_number, parse_constant=_number).decode
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_TAIL = re.compile(rb',"tries":(\d+)(?:,"reserved":[a-z]+)?}$')
+
+
+def _json(value: Any) -> bytes:
+    """JSON as Redis' Lua can read it, too.
+
+    It refuses the escape of half a surrogate pair, and a Node peer that reserves such an element would fail with it
+    half done. So a half pair is written as it is; Node reads it as U+FFFD.
+    """
+    try:
+        return _compact(value).encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
+
+
+def written_payload(job: NewJob) -> bytes:
+    """The fields `payload`, `hdrs` and `type`, without braces."""
+    payload = job.payload
+    mark = b""
+    if isinstance(payload, bytes | bytearray | memoryview) or (payload is None and job.body != b"null"):
+        # None with another body is a job that could not be read, on its way to another queue.
+        text = b'"%b"' % base64.b64encode(job.body)
+        mark = b',"type":"buffer"'
+    elif isinstance(payload, str) or b"\\ud" in job.body:
+        text = _json(payload)
+    else:
+        text = job.body
+    headers = _json(dict(job.headers)) if job.headers else b"{}"
+    return b'"payload":%b,"hdrs":%b%b' % (text, headers, mark)
+
+
+def written_id(job_id: str) -> bytes:
+    """An id as JSON."""
+    return _json(job_id)
+
+
+def stored_job(
+    job_id: str, value: bytes, mature_ms: int | None, state: JobState, token_time: str | None = None
+) -> StoredJob:
+    """A job from its element. What is no element of Keuss at all comes as bytes: it must not stop the queue.
+
+    With `token_time`, the end of a reservation as it is stored, the job gets its token.
+    """
+    element = _read(value)
+    if not isinstance(element, dict):
+        found = _TAIL.search(value)
+        tries = int(found[1]) if found else 0
+        job = StoredJob(job_id, value[: found.start()] if found else value, None, {}, tries, mature_ms)
+    else:
+        headers = element.get("hdrs")
+        job = StoredJob(
+            job_id,
+            None,
+            _payload(element),
+            headers if isinstance(headers, dict) else {},
+            _count(element.get("tries")),
+            mature_ms,
+        )
+    job.state = state
+    if token_time is not None:
+        job.token = f"{token_time}:{job.tries}"
+    return job
+
+
+def _read(value: bytes) -> Any:
+    try:
+        return _parse(value.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _payload(element: dict[str, Any]) -> Any:
+    payload = element.get("payload")
+    if element.get("type") == "buffer" and isinstance(payload, str):
+        try:
+            return base64.b64decode(payload)
+        except (ValueError, binascii.Error):
+            return payload
+    return payload
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0

@@ -1,0 +1,80 @@
+"""The names of keys in Redis.
+
+| key                                 | type       | whose | what                                                    |
+|-------------------------------------|------------|-------|---------------------------------------------------------|
+| keuss:q:ordered_queue:index:QUEUE   | sorted set | Keuss | id -> when it is ready, or its lease is over, in ms     |
+| keuss:q:ordered_queue:hash:QUEUE    | hash       | Keuss | id -> element, JSON (see `element`)                     |
+| keuss:q:list:QUEUE                  | list       | Keuss | elements of redis-list; pushed left, popped right       |
+| keuss:stats:NAMESPACE:QUEUE         | hash       | Keuss | name, ns, opts, counter_X, paused                       |
+| keuss:signal:NAMESPACE:QUEUE        | channel    | Keuss | a time in ms, or `p true`, `p false`                    |
+| penstock:oq:unique:QUEUE            | hash       | ours  | unique key -> `KEEP END ID`; END is 0 while it exists   |
+| penstock:oq:unique-ids:QUEUE        | hash       | ours  | id -> unique key, while the job exists                  |
+| penstock:oq:unique-ends:QUEUE       | sorted set | ours  | unique key -> when it is forgotten, in ms               |
+| penstock:oq:claim:LENGTH:QUEUE:KEY  | hash       | ours  | `n`, and 1 to n -> id; LENGTH is that of QUEUE          |
+| penstock:oq:claimed:QUEUE           | hash       | ours  | id -> `TOKEN KEY` of the claim that it is under         |
+| penstock:oq:told:QUEUE              | string     | ours  | there for 50 ms after a signal that may be needless     |
+| penstock:list:told:QUEUE            | string     | ours  | the same                                                |
+
+A Node peer never reads what is ours. In a Redis Cluster all keys of a call must lie in one slot, so a queue's name
+needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same.
+"""
+
+import re
+from functools import lru_cache
+
+from penstock.errors import CallerError
+
+OQ_INDEX = b"keuss:q:ordered_queue:index:"
+OQ_HASH = b"keuss:q:ordered_queue:hash:"
+LIST = b"keuss:q:list:"
+STATS = b"keuss:stats:"
+
+_SIDES = (
+    b"penstock:oq:unique:",
+    b"penstock:oq:unique-ids:",
+    b"penstock:oq:unique-ends:",
+    b"penstock:oq:told:",
+    b"penstock:oq:claimed:",
+)
+_TAG = re.compile(rb"{([^}]+)}")
+_GLOB = re.compile(rb"([*?\[\]\\])")
+
+
+@lru_cache(1024)
+def oq_keys(queue: str) -> tuple[bytes, ...]:
+    """The keys of one queue, in the order in which scripts want them."""
+    name = queue.encode()
+    return tuple(prefix + name for prefix in (OQ_INDEX, OQ_HASH, *_SIDES))
+
+
+def claim_key(queue: str, key: str) -> bytes:
+    """The length keeps apart what colons in names would not."""
+    name = queue.encode()
+    return b"penstock:oq:claim:%d:%b:%b" % (len(name), name, key.encode())
+
+
+def list_keys(queue: str) -> tuple[bytes, bytes]:
+    name = queue.encode()
+    return LIST + name, b"penstock:list:told:" + name
+
+
+def tag_of(queue: str) -> bytes | None:
+    """What decides about a queue's slot in a Cluster: between the first brace and the next closing one."""
+    name = queue.encode()
+    begin = name.find(b"{")
+    found = _TAG.match(name, begin) if begin >= 0 else None
+    return None if found is None else found[1]
+
+
+def check_tag(queue: str, where: str) -> None:
+    """Refuse a name that can't be used in a Cluster."""
+    if tag_of(queue) is None:
+        raise CallerError(
+            f"{where} is a Redis Cluster: there a queue's name needs a hash tag, as in '{{{queue}}}', so that all its "
+            "keys lie on one node. Queues that jobs move between at once share one: '{mail}' and '{mail}.dead'"
+        )
+
+
+def pattern_of(prefix: bytes) -> bytes:
+    """What SCAN is told to find all names after a prefix."""
+    return _GLOB.sub(rb"\\\1", prefix) + b"*"

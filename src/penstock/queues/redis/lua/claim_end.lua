@@ -1,0 +1,30 @@
+-- Arguments: shift, the claim's key, delay in ms to give jobs back after, or nothing to end them, from which of the claim's
+-- jobs, to which. Gives how many jobs the claim was given, and how many of these it still had. With the last of them, the
+-- claim goes.
+go_on_when_full()
+local now = clock()
+local size = claim_size() or 0
+local from, to = tonumber(ARGV[4]), math.min(tonumber(ARGV[5]), size)
+local is_end = ARGV[3] == ''
+local mature = is_end or text(in_range(now + ARGV[3]))
+local ids, tokens = claimed_ids(from, to)
+local mine, scores, values = {}, {}, {}
+each_claimed(ids, tokens, function(id, value, tries, before)
+  local n = #scores
+  mine[#mine + 1] = id
+  scores[n + 1], scores[n + 2] = mature, id
+  values[n + 1], values[n + 2] = id, with_state(value, before, one_more(tries), 'false')
+end)
+if is_end then
+  end_jobs(queue, mine, now)
+elseif #mine > 0 then
+  call('HSET', queue.hash, unpack(values))
+  call('ZADD', queue.index, unpack(scores))
+end
+if #ids > 0 then
+  call('HDEL', queue.claimed, unpack(ids))
+end
+if to >= size then
+  call('DEL', claim)
+end
+return {size, #mine}

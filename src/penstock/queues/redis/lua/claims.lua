@@ -1,0 +1,42 @@
+-- Claims. The eighth key is a hash of one claim, ARGV[2] its key: `n` is how many jobs it was given, `1` to `n` are their
+-- ids. It lives until the claim is acked or nacked. Whether a job is still under it says the queue's hash of claimed jobs.
+
+local claim, claim_key = KEYS[8], ARGV[2]
+
+local function claim_size()
+  return tonumber(call('HGET', claim, 'n') or nil)
+end
+
+-- The ids of those jobs from one number to another that others have not claimed since, and their tokens.
+local function claimed_ids(from, to)
+  local fields, ids, tokens = {}, {}, {}
+  for number = from, to do
+    fields[#fields + 1] = number
+  end
+  if #fields > 0 then
+    local all = call('HMGET', claim, unpack(fields))
+    for n, entry in ipairs(call('HMGET', queue.claimed, unpack(all))) do
+      local token, key = match(entry or '', '^(%S+) (.*)$')
+      if key == claim_key then
+        ids[#ids + 1], tokens[#tokens + 1] = all[n], token
+      end
+    end
+  end
+  return ids, tokens
+end
+
+-- Calls `with` for each of the jobs that is still reserved under its token: id, value, tries, how much
+-- is before the tail, score.
+local function each_claimed(ids, tokens, with)
+  if #ids == 0 then
+    return
+  end
+  local scores = call('ZMSCORE', queue.index, unpack(ids))
+  local values = call('HMGET', queue.hash, unpack(ids))
+  for n, id in ipairs(ids) do
+    local tries, before = held(scores[n], values[n], tokens[n])
+    if tries then
+      with(id, values[n], tries, before, scores[n])
+    end
+  end
+end

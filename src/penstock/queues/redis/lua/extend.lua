@@ -1,0 +1,25 @@
+-- Arguments: shift, then id, token and lease in ms of each. Gives the new token of each, or nothing.
+go_on_when_full()
+local now = clock()
+local has_claims = call('EXISTS', queue.claimed) == 1
+local scores, tokens = {}, {}
+local count = each_lease(2, 3, function(n, id, _, tries, _, at, score)
+  local until_ms = text(new_end(now, ARGV[at + 2], score))
+  scores[#scores + 1] = until_ms
+  scores[#scores + 1] = id
+  tokens[n] = until_ms .. ':' .. tries
+  if has_claims then
+    -- A job that is kept for longer stays under its claim.
+    local token, key = match(call('HGET', queue.claimed, id) or '', '^(%S+) (.*)$')
+    if token == ARGV[at + 1] then
+      call('HSET', queue.claimed, id, tokens[n] .. ' ' .. key)
+    end
+  end
+end)
+for n = 1, count do
+  tokens[n] = tokens[n] or ''
+end
+if #scores > 0 then
+  call('ZADD', queue.index, unpack(scores))
+end
+return tokens

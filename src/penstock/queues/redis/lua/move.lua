@@ -1,0 +1,23 @@
+-- Keys: those of the source, then those of the target. Arguments: shift, channel of the target or nothing, then of each:
+-- id and token (nothing: it waits) in the source, then the six fields of the new job. Gives 1 or 0 for each.
+go_on_when_full()
+local now = clock()
+local target = queue_at(8)
+local first = ARGV[2] ~= '' and first_of(target)
+local done, earliest = {}, nil
+for at = 3, #ARGV, 8 do
+  local id, token = ARGV[at], ARGV[at + 1]
+  local is_mine = may_move(id, token)
+  done[#done + 1] = is_mine and 1 or 0
+  if is_mine then
+    end_jobs(queue, {id}, now)
+    local mature, new_value, new_id, time = new_job(target, at + 2, 6, now)
+    if new_value then
+      call('HSET', target.hash, new_id, new_value)
+      call('ZADD', target.index, time, new_id)
+      earliest = (not earliest or mature < earliest) and mature or earliest
+    end
+  end
+end
+tell(target, ARGV[2], first or nil, earliest, now)
+return done

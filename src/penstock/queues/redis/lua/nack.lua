@@ -1,0 +1,23 @@
+-- Arguments: shift, channel or nothing, tries to add, then id, token and delay of each. Gives 1 or 0 for each.
+go_on_when_full()
+local now = clock()
+local first = ARGV[2] ~= '' and first_of(queue)
+local scores, values, done, seen, earliest = {}, {}, {}, {}, nil
+local count = each_lease(4, 3, function(n, id, value, tries, before, at)
+  if seen[id] then
+    return
+  end
+  seen[id] = true
+  local mature = in_range(now + ARGV[at + 2])
+  local n_values = #values
+  values[n_values + 1], values[n_values + 2] = id, with_state(value, before, text(tries + ARGV[3]), 'false')
+  scores[n_values + 1], scores[n_values + 2] = text(mature), id
+  earliest = (not earliest or mature < earliest) and mature or earliest
+  done[n] = 1
+end)
+if #values > 0 then
+  call('HSET', queue.hash, unpack(values))
+  call('ZADD', queue.index, unpack(scores))
+end
+tell(queue, ARGV[2], first or nil, earliest, now)
+return outcomes(done, count)

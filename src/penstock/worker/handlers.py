@@ -1,0 +1,86 @@
+"""Handlers by name, and handlers that want only the payload."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from penstock.errors import CallerError
+from penstock.queues.aio import Job
+from penstock.worker.choices import described
+from penstock.worker.worker import Handler, is_async
+
+NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+def load(name: str) -> Handler:
+    """The function that `module:function` names. Modules of the current directory are found, too."""
+    if not NAME.fullmatch(name):
+        raise CallerError(f"{name!r} names no handler: write module:function, as in shop.mail:send")
+    module_name, _, path = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    found = _module(module_name)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise CallerError(f"the module {module_name} has no {path!r}{_alternatives(found)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise CallerError(f"{name} is no function but {type(found).__name__}")
+    handler: Handler = found
+    return handler
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as problem:
+        if problem.name is not None and (name == problem.name or name.startswith(f"{problem.name}.")):
+            text = f"there is no module {problem.name!r}, neither in {Path.cwd()} nor where Python looks for packages"
+            raise CallerError(text) from problem
+        raise CallerError(_blamed(name, problem)) from problem
+    except Exception as problem:  # whatever the application's module does when it is imported
+        raise CallerError(_blamed(name, problem)) from problem
+
+
+def _blamed(name: str, problem: Exception) -> str:
+    """Where an import went wrong: the last line of it that is not Python's own."""
+    frames = [
+        frame
+        for frame in extract_tb(problem.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
+    ]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"the module {name} can't be imported: {described(problem)}{place}"
+
+
+def _alternatives(found: Any) -> str:
+    names = sorted(
+        name for name, value in vars(found).items() if callable(value) and not name.startswith("_")
+    ) if hasattr(found, "__dict__") else []  # fmt: skip
+    return f"; it has {', '.join(names[:10])}" if names else ""
+
+
+def payload_handler(function: Callable[[Any], Any]) -> Handler:
+    """A handler from a function of the payload, async or plain: `Worker(url, "mail", payload_handler(send))`."""
+    if is_async(function):
+
+        @wraps(function)
+        async def awaiting(job: Job) -> Any:
+            call: Awaitable[Any] = function(job.payload)
+            return await call
+
+        return awaiting
+
+    @wraps(function)
+    def plain(job: Job) -> Any:
+        return function(job.payload)
+
+    return plain

@@ -1,0 +1,103 @@
+"""How a worker's log looks: a line for people, or a line of JSON for programs.
+
+Records of other loggers have the same form, so that the application's own lines fit in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+PER_JOB = frozenset({"retry", "failed", "lost", "returned"})
+LINES_A_SECOND = 10  # of each of those: a queue full of bad jobs must not be slowed down by the log of it
+
+_COLOURS = {logging.DEBUG: "2", logging.INFO: "", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
+_EVENT_COLOURS = {"done": "32", "summary": "36"}
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What a record of ours knows; nothing of others'."""
+    facts: dict[str, Any] = getattr(record, "penstock", {})
+    return facts
+
+
+class TextFormatter(logging.Formatter):
+    """`16:04:05 mail 4711 done in 12.0 ms`, with colours if wanted."""
+
+    def __init__(self, colours: bool, traces: bool, label: str = "") -> None:
+        super().__init__()
+        self._colours = colours
+        self._traces = traces
+        self._label = label
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = facts_of(record).get("event")
+        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        text = record.getMessage() if event else f"{record.name}: {record.getMessage()}"
+        front = f"{when} {self._label}" if self._label else when
+        line = f"{self._painted(front, '2')} {self._painted(text, self._colour(record, event))}"
+        # A job's error shows where it arose only to who wants to read much; an application's own record always does.
+        if record.exc_info and (self._traces or event is None):
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+    @staticmethod
+    def _colour(record: logging.LogRecord, event: str | None) -> str:
+        return _EVENT_COLOURS.get(event or "") or _COLOURS.get(record.levelno, "")
+
+    def _painted(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours and colour else text
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, event, text, and the event's facts."""
+
+    def __init__(self, traces: bool, **always: Any) -> None:
+        super().__init__()
+        self._traces = traces
+        self._always = always
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = facts_of(record)
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields: dict[str, Any] = {"time": when, "level": record.levelname.lower()}
+        fields |= {"event": "log", "logger": record.name} if not facts else {"event": facts["event"]}
+        fields |= {"text": record.getMessage(), **self._always}
+        fields |= {name: value for name, value in facts.items() if value is not None}
+        if record.exc_info and (self._traces or not facts):
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class Sparing(logging.Filter):
+    """Lets only so many lines a second through of what is said for each job; the rest shows in the summary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._counts: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        event = facts_of(record).get("event", "")
+        if event not in PER_JOB:
+            return True
+        if self._second != int(record.created):
+            self._second = int(record.created)
+            self._counts.clear()
+        self._counts[event] = self._counts.get(event, 0) + 1
+        return self._counts[event] <= LINES_A_SECOND
+
+
+class LeftOut(logging.Filter):
+    """Leaves out some events."""
+
+    def __init__(self, events: Collection[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return facts_of(record).get("event") not in self._events

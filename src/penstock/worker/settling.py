@@ -1,0 +1,163 @@
+"""Tells the store what became of jobs, and keeps the leases of those that are still in hand.
+
+There is one settler for each queue. It makes one call at a time, with everything that has come together since the one
+before: the slower the store, the larger the batches. Since calls follow one another, a lease is never made longer,
+which changes its token, while an ack with the old token is on its way.
+
+What can't be told because the store is away is told again until it is back: the token keeps a late ack from doing harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from penstock.errors import CallerError, LeaseLost
+from penstock.queues.aio import Queue
+from penstock.queues.capabilities import Capability
+from penstock.worker.choices import Kind, Verdict
+from penstock.worker.events import say
+from penstock.worker.held import Held
+from penstock.worker.trouble import Trouble
+
+LOOKS_A_LEASE = 6  # leases are looked at so often in their time,
+EXTEND_AFTER = 1 / 3  # and made longer once this share of it has passed: two attempts may fail
+
+
+class Settler:
+    """The end of the jobs of one queue."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        lease: float,
+        told: Callable[[Sequence[Held], Sequence[bool | None]], None],
+        lost: Callable[[Held], None],
+    ) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.in_hand: set[Held] = set()  # waiting or running: their leases are kept
+        self._told = told  # called with True, with False where the lease was gone, with None where nobody knows
+        self._lost = lost
+        self._waiting: list[Held] = []
+        self._bell = asyncio.Event()
+        self._is_due = False
+        self._can_extend = Capability.EXTEND in queue.store.capabilities
+        self._timer: asyncio.TimerHandle | None = None
+        what = f"jobs of {queue.name!r} in {queue.store.url}"
+        self._ending = Trouble(f"Ending {what}", lease / LOOKS_A_LEASE)
+        self._keeping = Trouble(f"Keeping {what}")
+        self._tellers = {
+            Kind.ACK: self._ack,
+            Kind.NACK: self._nack,
+            Kind.FAIL: self._fail,
+            Kind.RELEASE: self._release,
+        }
+
+    def settle(self, held: Held) -> None:
+        """A job has its verdict: the store is told, soon."""
+        self.in_hand.discard(held)
+        self._waiting.append(held)
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Tell and keep, until cancelled."""
+        self._look_later()
+        try:
+            while True:
+                await self._bell.wait()
+                self._bell.clear()
+                if self._is_due:
+                    self._is_due = False
+                    await self._extend()
+                if self._waiting:
+                    await self._tell()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self.lease / LOOKS_A_LEASE, self._look)
+
+    def _look(self) -> None:
+        self._is_due = self._can_extend
+        self._bell.set()
+        self._look_later()
+
+    async def _extend(self) -> None:
+        now = asyncio.get_running_loop().time()
+        # Also of those that are done and can't be told: the store may have its reasons for the one and not the other.
+        kept_so_far = [*self.in_hand, *self._waiting]
+        due = [held for held in kept_so_far if now - held.leased >= self.lease * EXTEND_AFTER]
+        if not due:
+            return
+        try:
+            kept = await self.queue.extend_many([held.job for held in due], self.lease)
+        except Exception as problem:  # whatever a store's driver raises, jobs in hand go on
+            self._keeping.met(problem)  # the next look tries again
+            return
+        self._keeping.over()
+        for held, is_kept in zip(due, kept, strict=True):
+            if is_kept:
+                held.leased = now
+            elif held.verdict is None:
+                self._lost(held)
+            # One that was finished meanwhile learns it from its own answer.
+
+    async def _tell(self) -> None:
+        batch, self._waiting = self._waiting, []
+        by_kind: dict[Kind, list[Held]] = {}
+        for held in batch:
+            by_kind.setdefault(_verdict(held).kind, []).append(held)
+        for kind, group in by_kind.items():
+            await self._tell_group(kind, group)
+        if self._waiting:
+            self._bell.set()
+
+    async def _tell_group(self, kind: Kind, group: list[Held]) -> None:
+        answers: Sequence[bool | None]
+        try:
+            answers = await self._tellers[kind](group)
+        except CallerError as problem:
+            # Telling it again would not help: the jobs come back when their leases end.
+            say("trouble", f"{len(group)} jobs can't be ended: {problem}", queue=self.queue.name, error=str(problem))
+            answers = [False] * len(group)
+        except Exception as problem:  # the same
+            for held in group:
+                held.is_told_again = True
+            self._waiting += group
+            await self._ending.wait_out(problem)
+            return
+        else:
+            self._ending.over()
+        self._told(group, [_believed(held, answer) for held, answer in zip(group, answers, strict=True)])
+
+    async def _ack(self, group: list[Held]) -> Sequence[bool | None]:
+        return await self.queue.ack_many([held.job for held in group])
+
+    async def _nack(self, group: list[Held]) -> Sequence[bool | None]:
+        # Single calls of one turn go to the store as one.
+        calls = [self.queue.nack(held.job, _verdict(held).delay, _verdict(held).error) for held in group]
+        answers: list[bool | None] = []
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if answer is not None and not isinstance(answer, LeaseLost):
+                raise answer
+            answers.append(answer is None)
+        return answers
+
+    async def _fail(self, group: list[Held]) -> Sequence[bool | None]:
+        return await self.queue.fail_many([held.job for held in group], [_verdict(held).error for held in group])
+
+    async def _release(self, group: list[Held]) -> Sequence[bool | None]:
+        await self.queue.release_many([held.job for held in group])
+        return [True] * len(group)
+
+
+def _verdict(held: Held) -> Verdict:
+    assert held.verdict is not None
+    return held.verdict
+
+
+def _believed(held: Held, answer: bool | None) -> bool | None:
+    # A no after an answer that got lost: most likely the first time did it.
+    return None if answer is False and held.is_told_again else answer

@@ -1,0 +1,228 @@
+"""One run of a worker: jobs come in, are run, and the store is told.
+
+    intake ── took ──> waiting ──> runner ── finished ──> settler ── told ──> reporter
+                          └───────────┴──────── lost ────────┘
+
+Everything here happens in the event loop, but for plain handlers themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.queues.aio import Job, Queue
+from penstock.queues.backoff import Backoff
+from penstock.queues.dead_letters import DeadLetter
+from penstock.worker.choices import ENDED, LOST, RELEASED, Kind, Stopped, Verdict, verdict_of
+from penstock.worker.held import Held
+from penstock.worker.intake import WAIT_S_MAX, Intake
+from penstock.worker.reporting import Reporter
+from penstock.worker.running import Finished, Runner
+from penstock.worker.settling import Settler
+
+SUMMARY_S = 5.0  # between two summaries
+CANCEL_S = 5.0  # how long a handler that is cancelled may tidy up
+GIVE_BACK_S = 10.0  # how long a worker that stops waits for a store that is away; leases do the rest
+MEAN_OVER = 16  # jobs over which the mean of the run times goes
+
+
+class Shift:
+    """A worker at work."""
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        make_runner: Callable[[Finished], Runner],
+        reporter: Reporter,
+        *,
+        lease: float | None,
+        backoff: Backoff,
+        prefetch: int | None,
+    ) -> None:
+        self.prefetch = prefetch
+        self.unsettled = 0  # jobs that the store has not been told of
+        self.mean_run_s: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._reporter = reporter
+        self._backoff = backoff
+        self._runner = make_runner(self._finished)
+        self.concurrency = self._runner.concurrency
+        self._waiting: deque[Held] = deque()
+        self._settlers = [
+            Settler(queue, queue.lease if lease is None else lease, self._told, self._lost) for queue in queues
+        ]
+        self._settling: list[asyncio.Task[None]] = []
+        self._intake = Intake(self, self._settlers)
+        self._last_end = self._loop.time()
+        self._is_over = False
+        self._quiet = asyncio.Event()
+        self._idle = asyncio.Event()  # set when a handler ended: whoever waits for the last one looks again
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._waiting) + len(self._runner.running)
+
+    @property
+    def idle_s(self) -> float:
+        return self._loop.time() - self._last_end
+
+    def took(self, settler: Settler, jobs: list[Job]) -> None:
+        """Jobs have come."""
+        now = self._loop.time()
+        self.unsettled += len(jobs)
+        for job in jobs:
+            held = Held(job, settler, now)
+            settler.in_hand.add(held)
+            self._waiting.append(held)
+        self._start()
+
+    def _start(self) -> None:
+        waiting, runner = self._waiting, self._runner
+        while waiting and runner.has_room and not self._is_over:
+            runner.start(waiting.popleft())
+
+    def _finished(self, held: Held, problem: BaseException | None) -> None:
+        """A handler has ended."""
+        self._last_end = self._loop.time()
+        mean = self.mean_run_s
+        self.mean_run_s = held.seconds if mean is None else mean + (held.seconds - mean) / MEAN_OVER
+        if held.verdict is None:
+            held.problem = problem
+            if held.is_lost:
+                self._settle(held, LOST)
+            elif held.job.ended:
+                self._settle(held, ENDED)
+            else:
+                self._settle(held, verdict_of(problem))
+        self._start()
+        self._intake.freed()
+        self._idle.set()
+
+    def _settle(self, held: Held, verdict: Verdict) -> None:
+        held.verdict = verdict if verdict.kind is Kind.ACK else self._final(held, verdict)
+        if held.verdict.kind in (Kind.LOST, Kind.ENDED):
+            held.settler.in_hand.discard(held)
+            self._told([held], [True])
+        else:
+            held.settler.settle(held)
+
+    def _final(self, held: Held, verdict: Verdict) -> Verdict:
+        """The verdict, with what the queue's limit on tries and the back-off say."""
+        queue = held.settler.queue
+        kind, delay = verdict.kind, verdict.delay
+        if kind is Kind.NACK and queue.is_last_try(held.job.tries):
+            kind = Kind.FAIL
+        elif kind is Kind.FAIL and queue.name == (queue.dead_letter or DeadLetter()).queue:
+            kind = Kind.NACK  # it is where the dead letters are: there is nowhere else to go
+        if kind is Kind.NACK and delay is None:
+            delay = (queue.backoff or self._backoff)(held.job.tries)
+        return Verdict(kind, delay, verdict.error)
+
+    def _told(self, group: Sequence[Held], answers: Sequence[bool | None]) -> None:
+        """The store knows."""
+        self.unsettled -= len(group)
+        for held, is_told in zip(group, answers, strict=True):
+            self._reporter.ended(held, is_told)
+        if not self.unsettled:
+            self._quiet.set()
+        self._intake.freed()
+
+    def _lost(self, held: Held) -> None:
+        """A lease could not be made longer: the job is another worker's."""
+        held.is_lost = held.job.lost = True
+        if held not in self._runner.running:
+            self._waiting.remove(held)
+            self._settle(held, LOST)
+        elif self._runner.lose(held):
+            self._settle(held, LOST)
+
+    async def work(self, stop: asyncio.Event, until_empty: bool) -> None:
+        """Take and run jobs until told to stop, or until there are none."""
+        if stop.is_set():
+            return
+        if until_empty:
+            feeders = [self._intake.feed_until_empty()]
+        else:
+            feeders = [self._intake.feed(settler) for settler in self._settlers]
+        tasks: list[asyncio.Task[Any]] = [self._loop.create_task(feeder) for feeder in feeders]
+        tasks += [self._loop.create_task(stop.wait()), self._loop.create_task(self._tick())]
+        try:
+            await asyncio.wait([*tasks, *self._settling], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # A feeder that is cancelled gives back what the store has for it.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in [*tasks, *self._settling]:
+            if task.done() and not task.cancelled():
+                task.result()  # raises what ended it
+
+    async def _tick(self) -> None:
+        """What must be seen to from time to time."""
+        next_summary = self._loop.time() + SUMMARY_S
+        while True:
+            await asyncio.sleep(WAIT_S_MAX)
+            if self.prefetch is None and self.idle_s > WAIT_S_MAX:
+                self._release_waiting()
+            if self._loop.time() >= next_summary:
+                next_summary = self._loop.time() + SUMMARY_S
+                self._reporter.say_summary(self._runner.busy)
+
+    def _release_waiting(self) -> None:
+        """Jobs that have not begun go back."""
+        unbegun = [*self._waiting, *self._runner.take_back()]
+        self._waiting.clear()
+        for held in unbegun:
+            self._settle(held, RELEASED)
+
+    def open(self) -> None:
+        """Begin to tell the store what becomes of jobs."""
+        self._settling = [self._loop.create_task(settler.run()) for settler in self._settlers]
+
+    async def wind_down(self, stop_within: float, now: asyncio.Event) -> None:
+        """No more jobs: let the running ones end, and give back the others."""
+        self._is_over = True
+        self._release_waiting()
+        if self._runner.running:
+            await self._wait_for_handlers(stop_within, now)
+        why = Stopped("the worker was stopped before the handler was done")
+        for held in list(self._runner.running):
+            if self._runner.cut(held, why):
+                self._settle(held, RELEASED)
+        if self._runner.running:
+            await self._wait_for_handlers(CANCEL_S, asyncio.Event())
+        for held in list(self._runner.running):
+            # It won't be cancelled: its job goes back all the same.
+            held.problem = why
+            self._settle(held, verdict_of(why))
+        self._runner.close()
+        if self.unsettled:
+            await self._wait_for_the_store()
+        for task in self._settling:
+            task.cancel()
+        await asyncio.gather(*self._settling, return_exceptions=True)
+
+    async def _wait_for_handlers(self, seconds: float, now: asyncio.Event) -> None:
+        end = self._loop.time() + seconds
+        cut_short = self._loop.create_task(now.wait())
+        try:
+            while self._runner.running and not now.is_set() and self._loop.time() < end:
+                self._idle.clear()
+                ended = self._loop.create_task(self._idle.wait())
+                await asyncio.wait({ended, cut_short}, timeout=end - self._loop.time(), return_when="FIRST_COMPLETED")
+                ended.cancel()
+        finally:
+            cut_short.cancel()
+
+    async def _wait_for_the_store(self) -> None:
+        self._quiet.clear()
+        try:
+            async with asyncio.timeout(GIVE_BACK_S):
+                while self.unsettled:
+                    self._quiet.clear()
+                    await self._quiet.wait()
+        except TimeoutError:
+            self._reporter.gave_up(self.unsettled)

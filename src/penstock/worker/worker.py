@@ -1,0 +1,248 @@
+"""The worker: runs a handler for the jobs of some queues."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import Any, TypeAlias
+
+from penstock.errors import CallerError
+from penstock.queues.aio import Job, Queue, Store, connect
+from penstock.queues.backoff import Backoff, Exponential
+from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.options import checked_lease
+from penstock.worker.events import say
+from penstock.worker.reporting import OnDone, OnError, Reporter, Summary
+from penstock.worker.running import Finished, Runner
+from penstock.worker.shift import Shift
+from penstock.worker.tasks import Tasks
+from penstock.worker.threads import Threads
+
+Handler: TypeAlias = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
+
+CONCURRENCY = 10
+CONCURRENCY_MAX = 10_000  # tasks beyond that wait for one another more than they work
+STOP_WITHIN_S = 30.0  # what most supervisors of processes allow
+MAX_TRIES = 25  # with the usual back-off half a day: who needs longer says so
+
+
+class Worker:
+    """Runs a handler for the jobs of some queues.
+
+        worker = penstock.Worker("sqlite:///jobs.db", "mail", send)
+        await worker.run()
+
+    `handler` is called with a Job: as a task if it is an `async def`, else in a thread. What it returns is not kept.
+    `choices` has the table of what becomes of the job. Times are in seconds.
+
+    - `concurrency`: how many handlers run at a time.
+    - `lease`: how long jobs are reserved for; made longer while they are in hand. By default as the queue has it.
+    - `time_limit`: how long a handler may take; none by default.
+    - `max_tries`: after so many deliveries a job goes to the dead letters. By default as the store's option
+      `dead_letter` has it, or 25. `dead_letter` says it with the name of another queue.
+    - `backoff`: how long a job waits after an error.
+    - `prefetch`: how many jobs are taken ahead of those that run; by default few or many, by how long they take.
+    - `stop_within`: how long running handlers get when the worker is told to stop.
+    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens; they must not block.
+    """
+
+    def __init__(
+        self,
+        store: Store | str,
+        queues: str | Queue | Iterable[str | Queue],
+        handler: Handler,
+        *,
+        concurrency: int = CONCURRENCY,
+        lease: float | None = None,
+        time_limit: float | None = None,
+        max_tries: int | None = None,
+        dead_letter: DeadLetter | None = None,
+        backoff: Backoff | None = None,
+        prefetch: int | None = None,
+        stop_within: float = STOP_WITHIN_S,
+        on_start: Callable[[Job], object] | None = None,
+        on_done: OnDone | None = None,
+        on_error: OnError | None = None,
+        stuck_max: int | None = None,
+    ) -> None:
+        if not isinstance(store, Store | str):
+            raise CallerError(f"a worker needs a URL, or a store of penstock.connect(), not {store!r}")
+        if not callable(handler):
+            raise CallerError(f"a handler is a function, and {handler!r} is none")
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise CallerError(f"concurrency={concurrency!r}: give 1 to {CONCURRENCY_MAX}")
+        if time_limit is not None and not time_limit > 0:
+            raise CallerError(f"time_limit={time_limit!r}: give seconds, above 0")
+        if not stop_within >= 0:
+            raise CallerError(f"stop_within={stop_within!r}: give seconds, at least 0")
+        if prefetch is not None and prefetch < 0:
+            raise CallerError(f"prefetch={prefetch!r}: give a number of jobs")
+        if max_tries is not None and dead_letter is not None:
+            raise CallerError("give max_tries or dead_letter, not both")
+        self._store = store
+        self._names: list[str | Queue] = [queues] if isinstance(queues, str | Queue) else list(queues)
+        if not self._names:
+            raise CallerError("a worker needs a queue")
+        self._handler = handler
+        self._concurrency = concurrency
+        self._lease = None if lease is None else checked_lease(lease)
+        self._time_limit = time_limit
+        self._dead_letter = DeadLetter(max_tries) if max_tries is not None else dead_letter
+        self._backoff = backoff if backoff is not None else Exponential()
+        self._prefetch = prefetch
+        self._stop_within = stop_within
+        self._on_start, self._on_done, self._on_error = on_start, on_done, on_error
+        self._stuck_max = concurrency if stuck_max is None else stuck_max
+        self.is_stuck = False  # too many plain functions overran their time limit: this process should be replaced
+        self._reporter = Reporter(on_done, on_error)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wishes = 0  # to stop: 1 gracefully, 2 at once
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+
+    @property
+    def summary(self) -> Summary:
+        """What has been done so far."""
+        return self._reporter.summary
+
+    def main(self, *, until_empty: bool = False) -> Summary:
+        """Run as a program: with an event loop of its own, stopped by SIGTERM and SIGINT."""
+        return asyncio.run(self.run(until_empty=until_empty, signals=True))
+
+    async def run(self, *, until_empty: bool = False, signals: bool = False) -> Summary:
+        """Run jobs until `stop` is called, and give what was done.
+
+        With `until_empty`, also until no queue has a job that is ready; those that wait for their time stay. With
+        `signals`, SIGTERM and SIGINT stop it: the first gracefully, the second at once.
+        """
+        if self._loop is not None:
+            raise CallerError("this worker runs already")
+        self._loop = asyncio.get_running_loop()
+        self._reporter = Reporter(self._on_done, self._on_error)
+        self._stop, self._now = asyncio.Event(), asyncio.Event()
+        self.is_stuck = False
+        self._heed()
+        try:
+            with self._signals() if signals else nullcontext():
+                async with self._opened() as store:
+                    await self._run(store, until_empty)
+        finally:
+            self._loop = None
+            self._wishes = 0
+        return self._reporter.finish()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Take no more jobs, let the running ones end, and end. `now` gives back what runs. From any thread."""
+        self._wishes = max(self._wishes, 2 if now else 1)
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                loop.call_soon_threadsafe(self._heed)
+
+    def _heed(self) -> None:
+        if self._wishes >= 1:
+            self._stop.set()
+        if self._wishes >= 2:
+            self._now.set()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Store]:
+        """The store; one that came as a URL is this run's own."""
+        if isinstance(self._store, Store):
+            await self._store.open()
+            yield self._store
+        else:
+            async with connect(self._store) as store:
+                yield store
+
+    async def _run(self, store: Store, until_empty: bool) -> None:
+        queues = [self._queue(store, name) for name in self._names]
+        shift = Shift(
+            queues,
+            self._runner,
+            self._reporter,
+            lease=self._lease,
+            backoff=self._backoff,
+            prefetch=self._prefetch,
+        )
+        shift.open()
+        names = [queue.name for queue in queues]
+        say("start", f"Working on {', '.join(names)} of {store.url}, {self._concurrency} at a time.", queues=names)
+        try:
+            await shift.work(self._stop, until_empty)
+        except asyncio.CancelledError:
+            self._now.set()
+            raise
+        finally:
+            # Also of a run that was cancelled: what it has in hand must go back.
+            await _to_its_end(shift.wind_down(self._stop_within, self._now), self._now.set)
+            self._reporter.finish()
+            say("stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3))
+
+    def _queue(self, store: Store, name: str | Queue) -> Queue:
+        if isinstance(name, Queue):
+            return name
+        limit = self._dead_letter or store.options.dead_letter or DeadLetter(MAX_TRIES)
+        return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff)
+
+    def _runner(self, finished: Finished) -> Runner:
+        if is_async(self._handler):
+            return Tasks(self._handler, self._concurrency, self._time_limit, finished, self._on_start)
+        return Threads(
+            self._handler,
+            self._concurrency,
+            self._time_limit,
+            finished,
+            self._on_start,
+            self._stuck_max,
+            self._gave_up,
+        )
+
+    def _gave_up(self) -> None:
+        if not self.is_stuck:
+            self.is_stuck = True
+            say("stuck", "Plain functions overran their time limit and can't be ended: this process must be replaced.")
+            self.stop()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        again = self._wishes >= 1
+        what = "Stopping at once" if again else f"Stopping; running jobs get {self._stop_within:g} s"
+        say("stopping", f"{number.name}: {what}.", signal=number.name)
+        self.stop(now=again)
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Whether a handler is to be awaited: an `async def`, a partial of one, or an object that is called as one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None], hurry: Callable[[], None]) -> None:
+    """Finish something, also if this task is cancelled meanwhile, again and again."""
+    task = asyncio.get_running_loop().create_task(work)
+    was_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            was_cancelled = True
+            hurry()
+    task.result()
+    if was_cancelled:
+        raise asyncio.CancelledError

@@ -1,0 +1,222 @@
+"""The store of our broker on three nodes: what is counted once, what is found anywhere, and what outlives a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from penstock import DeadLetter, JobState, Push
+from penstock.errors import ConnectionLost, LeaseLost, OutcomeUnknown
+from penstock.queues import aio, blocking
+from tests.conftest import StartNode
+from tests.processes import NodeProcess, meet
+from tests.stores.harness import PATIENCE
+
+pytestmark = pytest.mark.system
+
+_names = (f"queue-{number}" for number in count(1))
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
+    """Three nodes that know each other, for all tests that leave them alive."""
+    started = [NodeProcess(tmp_path_factory.mktemp("node"), appendonly="no").start() for _ in range(3)]
+    meet(*started)
+    yield started
+    for node in started:
+        node.kill()
+
+
+@pytest.fixture
+def mortal_nodes(start_node: StartNode) -> list[NodeProcess]:
+    """Three nodes that know each other, of which some may die."""
+    started = [start_node(appendonly="no", cluster_node_timeout=2000) for _ in range(3)]
+    meet(*started)
+    return started
+
+
+def url_of(*nodes: NodeProcess) -> str:
+    return "disque://" + ",".join(f"{node.host}:{node.port}" for node in nodes)
+
+
+def id_of(node: NodeProcess) -> str:
+    found: str = node.call("CLUSTER", "MYID").decode()
+    return found
+
+
+async def until(what: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until it is true."""
+    async with asyncio.timeout(PATIENCE):
+        while not await what():  # noqa: ASYNC110 - nobody tells when it is
+            await asyncio.sleep(0.01)
+
+
+async def at_each(nodes: list[NodeProcess], **options: Any) -> list[Any]:
+    """A store on each of the nodes: clients move for a reason only."""
+    stores = [aio.connect(url_of(node), **options) for node in nodes]
+    for store in stores:
+        await store.open()
+    return stores
+
+
+async def test_jobs_are_counted_and_shown_once(nodes: list[NodeProcess]) -> None:
+    stores = await at_each(nodes, replicate=3)
+    name = next(_names)
+    for number, store in enumerate(stores):
+        await store.queue(name).push_many([Push(number), Push(number + 10), Push(number + 100, delay=1000)])
+    held = [await store.queue(name, lease=1000).reserve(timeout=PATIENCE) for store in stores]
+    for store in stores:
+        queue = store.queue(name)
+        assert tuple(await queue.sizes()) == (9, 3, 3, 3)
+        assert await queue.size() == 3
+        jobs = [job async for job in queue.jobs()]
+        assert len({job.id for job in jobs}) == len(jobs) == 9
+        assert Counter(job.state for job in jobs) == {"ready": 3, "scheduled": 3, "reserved": 3}
+        scheduled = await queue.peek(state=JobState.SCHEDULED)
+        assert sorted(job.payload for job in scheduled) == [100, 101, 102]
+        assert name in await store.queues()
+    assert all(await stores[0].queue(name).ack_many(held))
+    assert await stores[1].queue(name).purge() == 6
+    assert await stores[2].queue(name).total() == 0
+    for store in stores:
+        await store.close()
+
+
+async def test_a_lease_of_one_node_is_ended_through_another(nodes: list[NodeProcess]) -> None:
+    first, second, _ = stores = await at_each(nodes)
+    name = next(_names)
+    await first.queue(name).push_many(range(3))
+    jobs = [await first.queue(name, lease=1000).reserve(timeout=PATIENCE) for _ in range(3)]
+    there = second.queue(name)
+    # The same leases, in the hands of a client that is on another node.
+    assert await second.driver.ack(name, [jobs[0].as_lease]) == [True]
+    assert await second.driver.ack(name, [jobs[0].as_lease]) == [False]
+    assert await second.driver.extend(name, [jobs[1].as_lease], [1000]) != [None]
+    assert await second.driver.nack(name, [jobs[1].as_lease, jobs[2].as_lease], [0, 0], None) == [True, True]
+    assert sorted([(await there.pop(timeout=PATIENCE)).payload for _ in range(2)]) == [1, 2]
+    for store in stores:
+        await store.close()
+
+
+async def test_jobs_are_removed_and_moved_wherever_they_wait(nodes: list[NodeProcess]) -> None:
+    first, second, third = stores = await at_each(nodes)
+    limit = DeadLetter(queue=next(_names))
+    name = next(_names)
+    ids = await first.queue(name).push_many([1, 2, Push(3, delay=1000)])
+    assert await third.queue(name).remove(ids[0], ids[2]) == [True, True]
+    queue = second.queue(name, dead_letter=limit)
+    await (await queue.reserve(timeout=PATIENCE)).fail("no")
+    assert await third.queue(limit.queue).redrive() == 1
+    assert (await first.queue(name).pop(timeout=PATIENCE)).payload == 2
+    assert await first.queue(name).total() == 0
+    for store in stores:
+        await store.close()
+
+
+async def test_a_pause_reaches_all_nodes(nodes: list[NodeProcess]) -> None:
+    first, second, _ = stores = await at_each(nodes)
+    name = next(_names)
+    await first.queue(name).pause()
+    for store in stores:
+        await until(store.queue(name).paused)
+    await second.queue(name).push("work")
+    assert await second.queue(name).reserve(timeout=0.1) is None
+    waiting = asyncio.create_task(second.queue(name).reserve(timeout=PATIENCE))
+    await first.queue(name).resume()
+    assert (await waiting).payload == "work"
+    for store in stores:
+        await store.close()
+
+
+async def test_an_ack_of_a_job_whose_node_died_goes_to_another(mortal_nodes: list[NodeProcess]) -> None:
+    async with aio.connect(url_of(*mortal_nodes), replicate=2, retry=5, timeout=1) as store:
+        queue = store.queue(next(_names), lease=8)
+        await queue.push_many(range(4))
+        jobs = await queue.reserve_many(4, PATIENCE)
+        giver = next(node for node in mortal_nodes if id_of(node) == jobs[0].stored.node)
+        giver.kill()
+        assert await queue.ack_many(jobs[:3]) == [True] * 3
+        # One whose lease would be over by now must not end what another may have.
+        stale = jobs[3].as_lease._replace(token=f"{jobs[3].token.rpartition('@')[0]}@0")
+        with pytest.raises(ConnectionLost):
+            await store.driver.ack(queue.name, [stale])
+        last = await queue.reserve(timeout=PATIENCE)
+        assert (last.payload, last.tries) == (3, 1)
+        await last.ack()
+        with pytest.raises((ConnectionLost, LeaseLost)):
+            await jobs[3].extend()
+
+
+async def test_nothing_is_lost_when_a_node_dies_under_workers(mortal_nodes: list[NodeProcess]) -> None:
+    jobs_total = 600
+    done: Counter[int] = Counter()
+    name = next(_names)
+
+    async def produce(store: Any) -> None:
+        for begin in range(0, jobs_total, 20):
+            numbers = range(begin, begin + 20)
+            while True:
+                try:
+                    await store.queue(name).push_many(numbers)
+                    break
+                except (OutcomeUnknown, ConnectionLost):
+                    pass  # they may be there twice then, which is no loss
+            await asyncio.sleep(0.005)
+
+    async def work(store: Any) -> None:
+        queue = store.queue(name, lease=5)
+        while len(done) < jobs_total:
+            for job in await queue.reserve_many(10, 0.5):
+                await asyncio.sleep(0.001)
+                try:
+                    await job.ack()
+                except (ConnectionLost, LeaseLost):
+                    continue
+                done[job.payload] += 1
+
+    async def a_quarter_is_done() -> bool:
+        return len(done) >= jobs_total // 4
+
+    stores = [aio.connect(url_of(*mortal_nodes), replicate=2, retry=3, timeout=2) for _ in range(3)]
+    for store in stores:
+        await store.open()
+    async with asyncio.timeout(50):
+        tasks = [asyncio.create_task(produce(stores[0]))]
+        tasks += [asyncio.create_task(work(store)) for store in stores for _ in range(2)]
+        await until(a_quarter_is_done)
+        mortal_nodes[1].kill()
+        await asyncio.gather(*tasks)
+    assert set(done) == set(range(jobs_total))
+    for store in stores:
+        await store.close()
+
+
+async def test_what_a_claim_holds_is_known_after_its_node_died(mortal_nodes: list[NodeProcess]) -> None:
+    async with aio.connect(url_of(*mortal_nodes), replicate=2, retry=60, timeout=2) as store:
+        queue = store.queue(next(_names), lease=60)
+        await queue.push_many(["a", "b"])
+        (job,) = await queue.claim("key", 1)
+        giver = next(node for node in mortal_nodes if id_of(node) == job.stored.node)
+        giver.kill()
+        alive = [node for node in mortal_nodes if node is not giver]
+    async with aio.connect(url_of(*alive), replicate=2, timeout=2) as store:
+        await store.queue(queue.name).push("c")
+        with pytest.raises(ConnectionLost):  # never others in their place
+            await store.queue(queue.name).claim("key", 1)
+        assert (await store.queue(queue.name).claim("other key", 1))[0].payload == "c"
+
+
+def test_the_blocking_form_finds_its_nodes_too(mortal_nodes: list[NodeProcess]) -> None:
+    with blocking.connect(url_of(*mortal_nodes), replicate=2) as store:
+        queue = store.queue(next(_names), lease=60)
+        queue.push_many(range(10))
+        jobs = queue.reserve_many(10, PATIENCE)
+        assert tuple(queue.sizes()) == (10, 10 - len(jobs), 0, len(jobs))
+        giver = next(node for node in mortal_nodes if id_of(node) == jobs[0].stored.node)
+        giver.kill()
+        assert all(queue.ack_many(jobs))

@@ -1,0 +1,148 @@
+"""Arguments that can't be are refused with an error that says so, and nothing is changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from penstock import Capability, Push
+from penstock.errors import BadUrl, CallerError, Unsupported
+from tests.stores.harness import PATIENCE, Place, needs
+
+BAD_PUSHES: list[tuple[Capability | None, dict[str, Any]]] = [
+    (None, {"tries": -1}),
+    (Capability.DELAY, {"delay": float("nan")}),
+    (Capability.DELAY, {"delay": float("inf")}),
+    (Capability.DELAY, {"delay": 1e15}),
+    (Capability.DELAY, {"mature": -5}),
+    (Capability.DELAY, {"mature": datetime(2030, 1, 1)}),  # noqa: DTZ001 - what is refused is that it has no zone
+    (Capability.HEADERS, {"headers": {1: 2}}),
+    (Capability.UNIQUE, {"unique": 17}),
+    (Capability.UNIQUE, {"unique": "key", "unique_for": float("nan")}),
+    (Capability.TTL, {"ttl": -1}),
+    (Capability.RETRY, {"retry": -1}),
+]
+BAD_TAKES: list[tuple[str, dict[str, Any]]] = [
+    ("pop", {"timeout": -1}),
+    ("pop", {"timeout": float("nan")}),
+    ("pop_many", {"count": 0}),
+    ("reserve", {"timeout": -0.1}),
+    ("reserve", {"lease": 0}),
+    ("reserve", {"lease": -1}),
+    ("reserve", {"lease": float("nan")}),
+    ("reserve", {"lease": 1e9}),
+    ("reserve_many", {"count": -3}),
+]
+BAD_OPTIONS: list[dict[str, Any]] = [
+    {"lease": 0},
+    {"lease": "soon"},
+    {"poll": -1},
+    {"name": "with:colon"},
+    {"name": ""},
+    {"dead_letter": "many"},
+]
+# What asks for a capability, beside pushes.
+ASKING: list[tuple[Capability, Any]] = [
+    (Capability.RESERVE, lambda queue: queue.reserve(timeout=0)),
+    (Capability.RESERVE, lambda queue: queue.ack_many([])),
+    (Capability.RESERVE, lambda queue: queue.nack_many([])),
+    (Capability.RESERVE, lambda queue: queue.fail_many([], [])),
+    (Capability.EXTEND, lambda queue: queue.extend_many([])),
+    (Capability.CLAIM, lambda queue: queue.claim("key", 1)),
+    (Capability.CLAIM, lambda queue: queue.extend_claim("key")),
+    (Capability.CLAIM, lambda queue: queue.ack_claim("key")),
+    (Capability.CLAIM, lambda queue: queue.nack_claim("key")),
+    (Capability.PEEK, lambda queue: queue.peek()),
+    (Capability.PEEK, lambda queue: queue.redrive()),
+    (Capability.REMOVE, lambda queue: queue.remove("id")),
+    (Capability.DELAY, lambda queue: queue.push(1, delay=1)),
+    (Capability.DELAY, lambda queue: queue.push(1, mature=2e9)),
+    (Capability.HEADERS, lambda queue: queue.push(1, headers={"a": 1})),
+    (Capability.UNIQUE, lambda queue: queue.push(1, unique="key")),
+    (Capability.TTL, lambda queue: queue.push(1, ttl=1000)),
+    (Capability.RETRY, lambda queue: queue.push(1, retry=1000)),
+    (Capability.REPLICATE, lambda queue: queue.push(1, replicate=1)),
+    (Capability.TRANSACTION, lambda queue: queue.push(1, connection=object())),
+]
+
+
+@pytest.mark.parametrize(("capability", "options"), BAD_PUSHES, ids=lambda value: str(value)[:30])
+async def test_a_push_with_options_that_can_not_be(
+    place: Place, capability: Capability | None, options: dict[str, Any]
+) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        with pytest.raises(CallerError) as refused:
+            await queue.push("work", **options)
+        if isinstance(refused.value, Unsupported):
+            assert refused.value.capability == capability
+        with pytest.raises(CallerError):
+            await queue.push_many(["fine", Push("not fine", **options)])
+        assert await queue.total() == 0
+
+
+@pytest.mark.parametrize(("verb", "options"), BAD_TAKES, ids=lambda value: str(value)[:30])
+async def test_a_take_with_options_that_can_not_be(place: Place, verb: str, options: dict[str, Any]) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work")
+        with pytest.raises(CallerError):
+            await getattr(queue, verb)(**options)
+        job = await queue.pop(timeout=PATIENCE)
+        assert (job.payload, job.tries) == ("work", 0)
+
+
+@needs(Capability.RESERVE, Capability.EXTEND)
+async def test_an_end_with_options_that_can_not_be(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), lease=1000)
+        await queue.push("work")
+        job = await queue.reserve(timeout=PATIENCE)
+        for call in (
+            lambda: job.nack(delay=float("nan")),
+            lambda: job.nack(delay=1e15),
+            lambda: job.extend(0),
+            lambda: job.extend(float("inf")),
+        ):
+            with pytest.raises(CallerError):
+                await call()
+        await job.ack()
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=str)
+async def test_options_of_a_store_that_can_not_be(place: Place, options: dict[str, Any]) -> None:
+    with pytest.raises(CallerError):
+        place.connect(**options)
+
+
+async def test_an_option_that_nobody_knows_is_refused(place: Place) -> None:
+    with pytest.raises(CallerError, match="leese"):
+        async with place.connect(leese=3):
+            pass
+
+
+async def test_options_of_a_queue_that_can_not_be(place: Place) -> None:
+    async with place.connect() as store:
+        for options in ({"lease": -1}, {"codec": "xml"}, {"poll": 0}):
+            with pytest.raises(CallerError):
+                store.queue(place.new_name(), **options)
+
+
+@pytest.mark.parametrize(("capability", "ask"), ASKING, ids=lambda value: str(value) if isinstance(value, str) else "")
+async def test_what_a_store_lacks_is_refused_by_its_name(place: Place, capability: Capability, ask: Any) -> None:
+    if capability in await place.capabilities():
+        pytest.skip(f"{place.name} can do it")
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        with pytest.raises(Unsupported, match=capability.value) as refused:
+            await ask(queue)
+        assert refused.value.capability == capability
+        assert await queue.total() == 0
+
+
+async def test_a_url_of_no_store_is_refused(place: Place) -> None:
+    place.url = f"no-such-{place.url}"
+    with pytest.raises(BadUrl, match="known are"):
+        place.connect()

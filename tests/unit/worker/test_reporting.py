@@ -1,0 +1,162 @@
+"""What a worker says and counts: hooks, records of the logger, text and JSON."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from penstock import Fail, Fixed, Job, Summary, Worker
+from penstock.worker.events import LEVELS, say
+from penstock.worker.logs import LINES_A_SECOND, JsonFormatter, LeftOut, Sparing, TextFormatter, facts_of
+from tests.unit.worker.virtual_time import memory_store, virtual
+
+
+@virtual
+async def test_hooks_are_called_as_it_happens() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push_many(["good", "bad"])
+        heard: list[tuple[str, object]] = []
+
+        async def handle(job: Job) -> None:
+            if job.payload == "bad":
+                raise ValueError("no")
+
+        worker = Worker(
+            store,
+            "mail",
+            handle,
+            max_tries=1,
+            concurrency=1,
+            on_start=lambda job: heard.append(("start", job.payload)),
+            on_done=lambda job, seconds: heard.append(("done", seconds >= 0)),
+            on_error=lambda job, error: heard.append(("error", str(error))),
+        )
+        await worker.run(until_empty=True)
+        assert sorted(heard, key=str) == [("done", True), ("error", "no"), ("start", "bad"), ("start", "good")]
+
+
+@virtual
+async def test_a_hook_that_raises_costs_no_job(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push_many([1, 2])
+
+        async def handle(job: Job) -> None:
+            pass
+
+        summary = await Worker(store, "mail", handle, on_done=lambda job, seconds: 1 / 0).run(until_empty=True)
+        assert (summary.done, await store.queue("mail").total()) == (2, 0)
+        assert "ZeroDivisionError" in caplog.text
+
+
+@virtual
+async def test_every_job_leaves_a_record_with_its_facts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "penstock.worker")
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        ids = {word: await queue.push(word) for word in ("good", "bad", "worst")}
+
+        async def handle(job: Job) -> None:
+            if job.payload == "worst":
+                raise Fail("never")
+            if job.payload == "bad":
+                raise ValueError("not now")
+
+        await Worker(store, "mail", handle, backoff=Fixed(60)).run(until_empty=True)
+    facts = {facts_of(record)["job"]: facts_of(record) for record in caplog.records if "job" in facts_of(record)}
+    assert {word: facts[ids[word]]["event"] for word in ids} == {"good": "done", "bad": "retry", "worst": "failed"}
+    assert facts[ids["bad"]]["error"] == "ValueError: not now"
+    assert facts[ids["bad"]]["delay"] == 60
+    assert facts[ids["worst"]]["error"] == "never"
+    assert all(
+        facts[job]["queue"] == "mail" and facts[job]["tries"] == 0 and facts[job]["seconds"] >= 0 for job in facts
+    )
+    events = [facts_of(record)["event"] for record in caplog.records]
+    assert (events[0], events[-1]) == ("start", "stop")
+
+
+@virtual
+async def test_a_summary_is_said_only_while_something_happens(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.worker")
+    async with memory_store() as store:
+        await store.queue("mail").push_many(range(10))
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(1)
+
+        worker = Worker(store, "mail", handle, concurrency=1)
+        run = asyncio.create_task(worker.run())
+        await asyncio.sleep(1000)
+        worker.stop()
+        await run
+    summaries = [record for record in caplog.records if facts_of(record)["event"] == "summary"]
+    assert 2 <= len(summaries) <= 4
+    assert facts_of(summaries[-1])["done"] == 10
+
+
+def test_a_summary_reads_well() -> None:
+    assert str(Summary()) == "0 done"
+    assert str(Summary(done=12345, retried=2, lost=1)) == "12,345 done, 2 retried, 1 lost"
+
+
+def record_of(event: str, sentence: str = "mail 1: done", **facts: object) -> logging.LogRecord:
+    record = logging.LogRecord("penstock.worker", LEVELS[event], "x.py", 1, "%s", (sentence,), None)
+    record.penstock = {"event": event, **facts}
+    return record
+
+
+def test_a_line_of_json_has_the_events_facts() -> None:
+    record = record_of("retry", job="a", queue="mail", tries=2, seconds=0.5, error="ValueError", delay=None)
+    fields = json.loads(JsonFormatter(False, pid=7).format(record))
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
+        "level": "warning",
+        "event": "retry",
+        "text": "mail 1: done",
+        "pid": 7,
+        "job": "a",
+        "queue": "mail",
+        "tries": 2,
+        "seconds": 0.5,
+        "error": "ValueError",
+    }
+
+
+def test_records_of_the_application_have_the_same_form() -> None:
+    record = logging.LogRecord("shop", logging.INFO, "x.py", 1, "sold %d", (3,), None)
+    fields = json.loads(JsonFormatter(False).format(record))
+    assert (fields["event"], fields["logger"], fields["text"]) == ("log", "shop", "sold 3")
+    assert TextFormatter(False, False).format(record).endswith(" shop: sold 3")
+
+
+def test_a_text_line_has_colours_only_if_wanted() -> None:
+    assert "\x1b[33m" in TextFormatter(True, False).format(record_of("retry"))
+    assert "\x1b" not in TextFormatter(False, False).format(record_of("retry"))
+
+
+def test_where_an_error_arose_is_told_only_to_who_wants_much(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise ValueError("here")
+    except ValueError as problem:
+        say("retry", "mail 1 again", problem)
+    (record,) = caplog.records
+    assert "Traceback" not in TextFormatter(False, False).format(record)
+    assert "Traceback" in TextFormatter(False, True).format(record)
+    assert "traceback" not in json.loads(JsonFormatter(False).format(record))
+    assert "Traceback" in json.loads(JsonFormatter(True).format(record))["traceback"]
+
+
+def test_only_so_many_lines_a_second_are_said_about_single_jobs() -> None:
+    sparing = Sparing()
+    records = [record_of("retry") for _ in range(100)]
+    for at, record in enumerate(records):
+        record.created = 1000.0 + at // 50  # two seconds
+    assert sum(map(sparing.filter, records)) == 2 * LINES_A_SECOND
+    assert all(sparing.filter(record_of("summary")) for _ in range(100))
+
+
+def test_events_can_be_left_out() -> None:
+    quiet = LeftOut({"summary"})
+    assert not quiet.filter(record_of("summary"))
+    assert quiet.filter(record_of("retry"))
+    assert quiet.filter(logging.LogRecord("shop", logging.INFO, "x.py", 1, "sold", None, None))

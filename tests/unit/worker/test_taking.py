@@ -1,0 +1,326 @@
+"""How jobs come in: as many at a time as wanted, ahead where it helps, of several queues, until there are none."""
+
+import asyncio
+
+import pytest
+
+from penstock import Fixed, Job, Store, Worker
+from penstock.errors import CallerError, Unsupported
+from penstock.queues.capabilities import Capability
+from tests.unit.worker.calls import watch
+from tests.unit.worker.virtual_time import memory_store, virtual
+
+
+@virtual
+async def test_never_more_handlers_run_than_wanted_and_no_fewer() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push_many(range(50))
+        running = 0
+        seen = []
+
+        async def handle(job: Job) -> None:
+            nonlocal running
+            running += 1
+            seen.append(running)
+            await asyncio.sleep(1)
+            running -= 1
+
+        began = asyncio.get_running_loop().time()
+        summary = await Worker(store, "mail", handle, concurrency=5).run(until_empty=True)
+        assert (summary.done, max(seen)) == (50, 5)
+        assert round(asyncio.get_running_loop().time() - began) == 10
+
+
+@virtual
+async def test_jobs_that_take_long_are_not_taken_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push_many(range(20))
+        taken = []
+        _count_run_times_in(monkeypatch, asyncio.get_running_loop())
+
+        async def handle(job: Job) -> None:
+            taken.append(await queue.reserved())
+            await asyncio.sleep(60)
+
+        await Worker(store, "mail", handle, concurrency=3).run(until_empty=True)
+        assert max(count or 0 for count in taken) == 3
+
+
+@virtual
+async def test_short_jobs_are_taken_ahead_and_acked_together() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push_many(range(2000))
+        reserved, acked = watch(store, "reserve"), watch(store, "ack")
+
+        async def handle(job: Job) -> None:
+            pass
+
+        summary = await Worker(store, "mail", handle, concurrency=50).run(until_empty=True)
+        assert summary.done == 2000
+        assert max(reserved) > 200
+        assert len(reserved) < 50
+        assert len(acked) < 200
+
+
+@virtual
+async def test_the_number_of_jobs_taken_ahead_can_be_set() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push_many(range(20))
+        taken = []
+
+        async def handle(job: Job) -> None:
+            taken.append(await queue.reserved())
+            await asyncio.sleep(60)
+
+        await Worker(store, "mail", handle, concurrency=2, prefetch=3).run(until_empty=True)
+        assert max(count or 0 for count in taken) == 5
+
+
+@virtual
+async def test_jobs_that_were_taken_ahead_and_cannot_begin_go_back_without_a_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        # Short ones first, so that many are taken ahead; then one that holds all up.
+        await queue.push_many(["short"] * 30 + ["long"] + ["behind"] * 30)
+        _count_run_times_in(monkeypatch, asyncio.get_running_loop())
+        free = []
+
+        async def handle(job: Job) -> None:
+            if job.payload == "long":
+                assert await queue.reserved() > 1
+                await asyncio.sleep(5)
+                free.extend(await queue.peek(100))
+                await asyncio.sleep(5)
+
+        summary = await Worker(store, "mail", handle, concurrency=1).run(until_empty=True)
+        assert [(job.payload, job.tries) for job in free] == [("behind", 0)] * 30
+        assert (summary.done, summary.retried) == (61, 0)
+        assert summary.released > 0
+
+
+@virtual
+async def test_queues_share_the_hands_and_an_empty_one_takes_none() -> None:
+    async with memory_store() as store:
+        for name in ("a", "b"):
+            await store.queue(name).push_many([name] * 40)
+        order: list[str] = []
+        running = 0
+        most = 0
+
+        async def handle(job: Job) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            order.append(job.payload)
+            await asyncio.sleep(10)
+            running -= 1
+            if len(order) == 80 and not running:
+                worker.stop()
+
+        worker = Worker(store, ["a", "b", "empty"], handle, concurrency=4)
+        summary = await worker.run()
+        assert (summary.done, most) == (80, 4)
+        assert 8 <= order[:20].count("a") <= 12
+
+
+@virtual
+async def test_queues_that_were_empty_give_one_job_each_beyond_the_free_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_store() as store:
+        queues = [store.queue(name) for name in ("a", "b", "c")]
+        _count_run_times_in(monkeypatch, asyncio.get_running_loop())
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(60)
+
+        worker = Worker(store, ["a", "b", "c"], handle, concurrency=2)
+        run = asyncio.create_task(worker.run())
+        await asyncio.sleep(1)
+        for queue in queues:
+            await queue.push_many(range(10))
+        await asyncio.sleep(0.5)
+        assert sum([await queue.reserved() or 0 for queue in queues]) <= 2 + 3
+        worker.stop(now=True)
+        await run
+
+
+@virtual
+async def test_a_job_in_an_idle_queue_is_run_at_once() -> None:
+    async with memory_store() as store:
+        waits = []
+
+        async def handle(job: Job) -> None:
+            waits.append(asyncio.get_running_loop().time() - job.payload)
+            if len(waits) == 3:
+                worker.stop()
+
+        worker = Worker(store, ["a", "b"], handle, concurrency=1)
+        run = asyncio.create_task(worker.run())
+        for name in ("a", "b", "a"):
+            await asyncio.sleep(3600)
+            await store.queue(name).push(asyncio.get_running_loop().time())
+        await run
+        assert [round(wait, 3) for wait in waits] == [0, 0, 0]
+
+
+@virtual
+async def test_until_empty_leaves_what_waits_for_its_time() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push("now")
+        await queue.push("later", delay=60)
+
+        async def handle(job: Job) -> None:
+            pass
+
+        summary = await Worker(store, "mail", handle).run(until_empty=True)
+        assert (summary.done, await queue.scheduled()) == (1, 1)
+
+
+@virtual
+async def test_until_empty_goes_on_while_jobs_make_jobs() -> None:
+    async with memory_store() as store:
+        first, second = store.queue("first"), store.queue("second")
+        await first.push(3)
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(7)
+            if job.queue.name == "first":
+                await second.push(job.payload)
+            elif job.payload:
+                await first.push(job.payload - 1)
+            await asyncio.sleep(50)
+
+        summary = await Worker(store, ["second", "first"], handle).run(until_empty=True)
+        assert summary.done == 8
+
+
+@virtual
+async def test_until_empty_waits_for_retries_that_come_at_once() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push("x")
+
+        async def handle(job: Job) -> None:
+            if job.tries < 5:
+                raise ValueError
+
+        summary = await Worker(store, "mail", handle, backoff=Fixed(0)).run(until_empty=True)
+        assert (summary.done, summary.retried) == (1, 5)
+
+
+@virtual
+async def test_a_paused_queue_gives_nothing_until_it_is_resumed() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.pause()
+        await queue.push("x")
+        done = []
+
+        async def handle(job: Job) -> None:
+            done.append(asyncio.get_running_loop().time())
+            worker.stop()
+
+        worker = Worker(store, "mail", handle)
+        run = asyncio.create_task(worker.run())
+        await asyncio.sleep(500)
+        assert done == []
+        await queue.resume()
+        await run
+        assert len(done) == 1
+
+
+@virtual
+async def test_a_queue_object_brings_its_own_options() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail", codec="text", lease=5, backoff=Fixed(77))
+        await queue.push("42")
+        seen = []
+
+        async def handle(job: Job) -> None:
+            seen.append((job.payload, job.lease))
+            raise ValueError
+
+        await Worker(store, queue, handle).run(until_empty=True)
+        assert seen == [("42", 5)]
+        assert await queue.next_mature() == asyncio.get_running_loop().time() + 77
+
+
+@virtual
+async def test_a_store_that_cannot_reserve_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_store() as store:
+        monkeypatch.setattr(type(store.driver), "capabilities", frozenset[Capability]())
+        with pytest.raises(Unsupported) as refused:
+            await Worker(store, "mail", _nothing).run()
+        assert refused.value.capability == Capability.RESERVE
+
+
+@virtual
+async def test_a_worker_runs_once_at_a_time_and_may_run_again() -> None:
+    async with memory_store() as store:
+        worker = Worker(store, "mail", _nothing)
+        run = asyncio.create_task(worker.run())
+        await asyncio.sleep(1)
+        with pytest.raises(CallerError, match="runs already"):
+            await worker.run()
+        worker.stop()
+        await run
+        await store.queue("mail").push("x")
+        assert (await worker.run(until_empty=True)).done == 1
+
+
+@virtual
+async def test_the_end_of_waits_ends_the_worker() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        run = asyncio.create_task(Worker(store, queue, _nothing).run())
+        await asyncio.sleep(1)
+        await queue.drain()
+        with pytest.raises(CallerError, match="drained"):
+            await run
+
+
+async def _nothing(job: Job) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"lease": 0}, "lease=0"),
+        ({"time_limit": 0}, "time_limit=0"),
+        ({"stop_within": -1}, "stop_within=-1"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"max_tries": -1}, "max_tries"),
+        ({"handler": "send"}, "'send'"),
+        ({"queues": []}, "needs a queue"),
+        ({"store": 7}, "a URL"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, object], hint: str) -> None:
+    given = {"store": "memory:", "queues": "mail", "handler": _nothing, **options}
+    with pytest.raises(CallerError, match=hint):
+        Worker(**given)
+
+
+def test_max_tries_and_dead_letter_exclude_each_other() -> None:
+    from penstock import DeadLetter
+
+    with pytest.raises(CallerError, match="not both"):
+        Worker("memory:", "mail", _nothing, max_tries=1, dead_letter=DeadLetter(2))
+
+
+def test_a_store_of_the_blocking_form_is_refused() -> None:
+    from penstock import blocking
+
+    store: Store = blocking.connect("memory:")
+    with pytest.raises(CallerError, match=r"penstock\.connect"):
+        Worker(store, "mail", _nothing)
+
+
+def _count_run_times_in(monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop) -> None:
+    """Let handlers take as long as the virtual clock says."""
+    monkeypatch.setattr("penstock.worker.tasks.perf_counter", loop.time)
