@@ -33,6 +33,7 @@ HEADERS_BYTES_MAX = 64 * 1024  # they are read with every job; whoever needs mor
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _parse = json.JSONDecoder().decode
+_LIKE_BYTES = (bytearray, memoryview)
 
 
 def to_json(value: Any) -> str:
@@ -66,7 +67,7 @@ def encode(payload: Any, codec: str = "json") -> bytes:
     """The body of a payload."""
     if isinstance(payload, bytes):
         return payload
-    if isinstance(payload, bytearray | memoryview):
+    if isinstance(payload, _LIKE_BYTES):
         return bytes(payload)
     if codec == "json":
         return to_json(payload).encode()

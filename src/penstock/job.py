@@ -92,23 +92,25 @@ class IdMaker:
 
     def __init__(self) -> None:
         self._last = 0
-        self._chance = ""
-        self._at = 0
+        self._chances: list[str] = []  # the ends of ids to come
         self._pid = 0
 
     def __call__(self) -> str:
         stamp = max(self._last + 1, int(time.time() * 1000) << 12)
         self._last = stamp
         # A process that was forked must not go on with its parent's chance.
-        if self._at >= len(self._chance) or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._chance = os.urandom(self._BLOCK).hex()
-            self._at = 0
-        chance = self._chance[self._at : self._at + 16]
-        self._at += 16
+        if not self._chances or self._pid != os.getpid():
+            self._fetch()
         front = f"{stamp:015x}"
-        variant = "89ab"[int(chance[0], 16) & 3]
-        return f"{front[:8]}-{front[8:12]}-4{front[12:]}-{variant}{chance[1:4]}-{chance[4:]}"
+        return f"{front[:8]}-{front[8:12]}-4{front[12:]}-{self._chances.pop()}"
+
+    def _fetch(self) -> None:
+        self._pid = os.getpid()
+        chance = os.urandom(self._BLOCK).hex()
+        self._chances = [
+            f"{'89ab'[int(chance[at], 16) & 3]}{chance[at + 1 : at + 4]}-{chance[at + 4 : at + 16]}"
+            for at in range(0, len(chance), 16)
+        ]
 
 
 new_id = IdMaker()

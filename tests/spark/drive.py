@@ -56,7 +56,7 @@ class Query:
     def _offset(self, batch: int) -> dict[str, Any]:
         """The end of a batch; -1 is the beginning."""
         if batch >= 0:
-            return json.loads(self.logs.offsets[batch])  # type: ignore[no-any-return]
+            return json.loads(self.logs.offsets[batch])  # type: ignore[no-any-return] # the offset is a dict, as it was written
         # Where a stream begins is not logged: it is asked for again after a restart.
         if self._initial is None:
             self._initial = self.reader.initialOffset()

@@ -100,7 +100,7 @@ def test_rows_are_written_as_jobs_with_their_own_options(spark: Any, url: str, s
 def test_rows_without_a_body_are_json(spark: Any, url: str, store: blocking.Store) -> None:
     rows = spark.createDataFrame([("one", 1), ("two", 2)], "queue string, n int")
     rows.write.format("penstock").option("url", url).mode("append").save()
-    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": 1}, {"n": 2}]  # type: ignore[union-attr]
+    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": 1}, {"n": 2}]  # type: ignore[union-attr] # there is a job
 
 
 def test_a_stream_from_queue_to_queue_adds_no_job_twice_when_a_batch_is_run_again(
@@ -193,7 +193,7 @@ def test_the_example_that_enriches(url: str, store: blocking.Store) -> None:
 def test_the_example_that_redrives_by_sql(url: str, store: blocking.Store, capsys: pytest.CaptureFixture[str]) -> None:
     for error in ("a timeout", "no such address"):
         store.queue("mail").push(error)
-        store.queue("mail").reserve(0).fail(error)  # type: ignore[union-attr]
+        store.queue("mail").reserve(0).fail(error)  # type: ignore[union-attr] # there is a job
     example("redrive_by_sql").main(url, "error LIKE '%timeout%' AND from_queue = 'mail'")
     assert capsys.readouterr().out.endswith("1 sent back\n")
     assert [job.payload for job in store.queue("mail").jobs()] == ["a timeout"]

@@ -1,4 +1,4 @@
-"""A proxy before a server that cuts a link at the worst moment: the server has got what it was sent, its answer gets lost."""
+"""A proxy that cuts a link at the worst moment: the server has got what it was sent, and its answer gets lost."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ async def _ended(task: asyncio.Task[Any]) -> Any:
         return None
 
 
-@needs(Capability.RESERVE)
-@pytest.mark.parametrize("way", ["pop", "reserve"])
+@pytest.mark.parametrize("way", ["pop", pytest.param("reserve", marks=needs(Capability.RESERVE))])
 async def test_a_wait_that_is_cancelled_loses_no_job(aio_place: Place, way: str) -> None:
     """The cancel comes some turns of the loop, or some time, before or after the push; others may wait, too."""
     chance = random.Random(17)
@@ -170,7 +169,6 @@ async def test_ends_at_the_same_time_all_count(aio_place: Place) -> None:
         assert await queue.reserve(timeout=0) is None
 
 
-@needs(Capability.RESERVE)
 async def test_closing_in_the_middle_loses_no_job(aio_place: Place) -> None:
     chance = random.Random(21)
     name = aio_place.new_name()

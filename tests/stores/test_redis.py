@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import DeadLetter
 from penstock.errors import LeaseLost, StoreError
 from penstock.job import JobState
 from penstock.queues.aio.stores import redis_oq
@@ -420,7 +421,8 @@ def _heard(listener: Any) -> list[int]:
 
 async def test_a_job_given_back_and_a_dead_letter_are_signalled_in_their_queues(form: str, url: str, raw: Raw) -> None:
     async with connect(form, url) as store:
-        queue = store.queue(raw.queue)
+        dead = f"{raw.queue}-dead"
+        queue = store.queue(raw.queue, dead_letter=DeadLetter(queue=dead))
         await queue.push_many([1, 2])
         jobs = await queue.reserve_many(2)
         with raw.client.pubsub(ignore_subscribe_messages=True) as listener:
@@ -429,7 +431,7 @@ async def test_a_job_given_back_and_a_dead_letter_are_signalled_in_their_queues(
             await jobs[0].nack(delay=50)
             await jobs[1].fail("no")
             heard = [listener.get_message(timeout=5) for _ in range(2)]
-        assert [message["channel"].decode().rpartition(":")[2] for message in heard] == [raw.queue, "__deadletter__"]
+        assert [message["channel"].decode().rpartition(":")[2] for message in heard] == [raw.queue, dead]
         assert int(heard[0]["data"]) == raw.score(jobs[0].id)
 
 

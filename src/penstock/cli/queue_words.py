@@ -30,10 +30,8 @@ def job_facts(job: Job) -> dict[str, Any]:
     else:
         facts["payload"] = payload
     facts["headers"] = job.headers
-    for name, value in (("created", job.created), ("mature", job.mature), ("token", job.token)):
-        if value is not None:
-            facts[name] = value
-    return facts
+    more = {"created": job.created, "mature": job.mature, "token": job.token}
+    return facts | {name: value for name, value in more.items() if value is not None}
 
 
 def print_json(value: Any) -> None:

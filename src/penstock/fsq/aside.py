@@ -115,11 +115,13 @@ class Aside:
 
     def make(self, directory: str, is_safe: bool = True) -> None:
         """Make a directory below the queue's, with those above it, all of the queue's mode; on the disk unless told."""
-        mode = stat.S_IMODE(os.stat(self.base).st_mode)
         missing = []
         while not os.path.isdir(directory):
             missing.append(directory)
             directory = os.path.dirname(directory)
+        if not missing:
+            return
+        mode = stat.S_IMODE(os.stat(self.base).st_mode)
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 files.disk.make_directory(path, mode)
@@ -187,11 +189,15 @@ class Aside:
                     steps.remove(path)
         return best == where
 
-    def free_name(self, directory: str, name: ItemName, tries: int) -> str:
-        """Give the name with so many tries; more where another item, which has the same id, is called so already."""
+    @staticmethod
+    def free(directory: str, name: ItemName, tries: int) -> ItemName:
+        """Give the name with so many tries; more where another item, which has the same id, is called so already.
+
+        A rename replaces what has the name. Two items of one id are rare, but neither is to be lost.
+        """
         while os.path.lexists(f"{directory}/{name.again(tries)}"):
             tries += 1
-        return name.again(tries)
+        return name._replace(tries=tries)
 
 
 def listed(directory: str) -> list[str]:

@@ -154,6 +154,9 @@ class ItemName(NamedTuple):
         fields = (self.time_text, self.entropy, self.pid, self.hostname, tries)
         return _without_nul(construct((*fields, *self.arguments)))
 
+    def __str__(self) -> str:
+        return self.again(self.tries)
+
     def again(self, tries: int) -> str:
         """Build the name with so many tries and its own delimiter, so that it stays the same job."""
         fields = (self.time_text, self.entropy, self.pid, self.hostname, tries)
@@ -192,9 +195,7 @@ def parse_job_id(job_id: str) -> ItemName:
     if len(fields) < FIELDS - 1:
         raise FSQMalformedEntryError(_BAD, f"{job_id!r} has {len(fields)} fields; a job has at least {FIELDS - 1}")
     time_text, entropy, pid, hostname = fields[: FIELDS - 1]
-    return ItemName(
-        mark, read_time(time_text), entropy, pid, hostname, 0, tuple(fields[FIELDS - 1 :]), time_text
-    )
+    return ItemName(mark, read_time(time_text), entropy, pid, hostname, 0, tuple(fields[FIELDS - 1 :]), time_text)
 
 
 def read_time(text: str) -> datetime:

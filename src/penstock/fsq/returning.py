@@ -82,7 +82,7 @@ def _returned(aside: Aside, where: str, name: ItemName, tries: int, steps: files
 
 def put_into_queue(aside: Aside, where: str, name: ItemName, tries: int, steps: files.Steps) -> list[str]:
     """Rename an item into `queue`; into `fail` if its name has no room for another try."""
-    file = aside.free_name(aside.queue, name, tries)
+    file = str(aside.free(aside.queue, name, tries))
     try:
         steps.move(where, f"{aside.queue}/{file}")
     except OSError as error:
@@ -104,5 +104,5 @@ def _remember(aside: Aside, key: str, names: list[str]) -> None:
         if name is not None:
             with contextlib.suppress(FileExistsError):
                 mark = f"{directory}/{LOST}/{name.again(name.tries + 1)}"
-                os.close(os.open(mark, files.CREATE, number_of("FSQ_ITEM_MODE")))
+                files.disk.close(files.disk.create(mark, number_of("FSQ_ITEM_MODE")))
     files.disk.sync_directory(f"{directory}/{LOST}")

@@ -116,7 +116,7 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
         parts = urlsplit(url)
         # A port that is no number is noticed only here. There may be several places: host:port,host:port.
         for place in parts.netloc.rpartition("@")[2].split(","):
-            urlsplit(f"//{place}").port  # noqa: B018
+            urlsplit(f"//{place}").port  # noqa: B018 - a port that is no number is noticed only when it is read
     except ValueError as problem:
         raise BadUrl(f"{_without_password(url)} is no URL: {problem}") from problem
     if not parts.scheme:

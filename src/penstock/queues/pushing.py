@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.codec import encode
 from penstock.errors import BadPayload, CallerError
@@ -15,8 +14,7 @@ DELAY_S_MAX = 100 * 365 * 24 * 3600.0  # a century: what is later is a mistake i
 _MS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """A payload with its options, for `push_many`. Times are in seconds."""
 
     payload: Any

@@ -28,7 +28,7 @@ def local_session(
     """A session on this machine, or on the cluster that `master` names."""
     try:
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the error says what to install
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - here, too, the error says what to install
     except ModuleNotFoundError as problem:
         raise MissingExtra("this needs Spark. Install it with: pip install 'penstock[spark,jre]'") from problem
     if master.startswith("local"):

@@ -135,8 +135,9 @@ class QueueWriter(_Writing, DataSourceArrowWriter):
         self._write_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Added:
-        partition = TaskContext.get().partitionId()  # type: ignore[union-attr]
-        return self._write(iterator, f"{self._write_id}:{partition}")
+        task = TaskContext.get()
+        assert task is not None
+        return self._write(iterator, f"{self._write_id}:{task.partitionId()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """The jobs are there already."""
@@ -158,5 +159,5 @@ class QueueStreamWriter(_Writing, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The jobs are there already."""
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Jobs that were added stay: the batch that is run again adds them under the same keys."""

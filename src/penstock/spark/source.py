@@ -43,7 +43,7 @@ class PenstockSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return QueueWriter(read_settings(self.options, needs_queue="queue" not in schema.names), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         return QueueStreamWriter(read_settings(self.options, needs_queue="queue" not in schema.names), schema)
 
 

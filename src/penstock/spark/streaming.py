@@ -77,14 +77,14 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run = self._settings.owner or uuid.uuid4().hex
         return {"run": run, "seq": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         return ReadMaxRows(self._settings.jobs_max)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Of a busy queue, take no more than what is there now."""
         self._budget = through_outages(self.claims.queue.size)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         self.claims.check_owner(start)
         self.claims.finish(start)
         wanted = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.jobs_max
@@ -127,7 +127,7 @@ def _packed(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return] # pyarrow has no types
 
 
 class _Claims:

@@ -208,3 +208,25 @@ def test_a_job_whose_delivery_could_not_be_written_down_is_not_lost(desk: Desk, 
     desk.disk.failure = None
     desk.advance(2)
     assert len(fetched(desk)) == 1
+
+
+@RETRIES
+def test_a_lease_that_was_held_and_is_made_anew_does_not_bring_the_job_back(desk: Desk, retry_s: int) -> None:
+    worker, producer = desk.client(), desk.client()
+    producer.call("ADDJOB", "q", "body", 0, "RETRY", retry_s)
+    [job] = worker.call("GETJOB", "LEASE", 60_000, "FROM", "q")
+    again = desk.client()
+    again.post(["LEASE", 60_000, job[1], job[-1]])
+    again.hang_up()
+    desk.turn()
+    assert fetched(desk) == []
+
+
+@RETRIES
+def test_a_job_that_was_leased_by_its_id_comes_back(desk: Desk, retry_s: int) -> None:
+    worker, producer = desk.client(), desk.client()
+    job_id = producer.call("ADDJOB", "q", "body", 0, "RETRY", retry_s)
+    worker.post(["LEASE", 60_000, job_id, 1])
+    worker.hang_up()
+    desk.turn()
+    assert fetched(desk) == [(job_id, 0, 0)]

@@ -45,7 +45,7 @@ def test_help_lists_every_group(words: list[str], capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_group_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(name, "--help") == 0
-    assert capsys.readouterr().out.startswith(f"usage: penstock {name}")
+    assert capsys.readouterr().out.lower().startswith(f"usage: penstock {name}")
 
 
 @pytest.mark.parametrize("words", [["version"], ["--version"], ["-v"], ["cli", "--version"], ["cli", "-v"]])
@@ -56,7 +56,9 @@ def test_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("serve") == 2
-    assert "Did you mean 'server'?" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "Did you mean" in told
+    assert "'server'" in told
 
 
 @pytest.mark.parametrize(

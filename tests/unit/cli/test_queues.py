@@ -107,7 +107,7 @@ def test_dead_letters_go_back_where_they_came_from(shell: Shell) -> None:
     with blocking.connect(shell.url) as store:
         for name, error in (("mail", "no such address"), ("mail", "timeout"), ("sms", "timeout")):
             store.queue(name).push(name)
-            store.queue(name).reserve(0).fail(error)  # type: ignore[union-attr]
+            store.queue(name).reserve(0).fail(error)  # type: ignore[union-attr] # there is a job
     assert shell("redrive", "--from", "mail", "--error", "timeout") == "1\n"
     assert shell("size", "mail") == "1\n"
     assert shell("redrive", "--to", "other") == "2\n"

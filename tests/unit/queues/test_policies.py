@@ -31,7 +31,7 @@ def test_without_a_limit_a_job_is_never_given_up() -> None:
 @pytest.mark.parametrize("options", [{"max_tries": -1}, {"max_ko": -1}, {"max_tries": 1, "max_ko": 1}, {"queue": ""}])
 def test_limits_that_can_not_be_are_refused(options: dict[str, int | str]) -> None:
     with pytest.raises(CallerError):
-        DeadLetter(**options)  # type: ignore[arg-type]
+        DeadLetter(**options)  # type: ignore[arg-type] # that is the point
 
 
 def test_a_dead_letter_says_where_it_came_from_and_why() -> None:

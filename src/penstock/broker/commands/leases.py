@@ -62,8 +62,11 @@ def lease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """LEASE ms id token [id token ...]."""
     lease_ms = max(1, duration_argument(args[1], "the lease", LEASE_MS_MAX))
     node = broker.node
-    jobs = [leases.lease_one(node, job_id, token, lease_ms) for job_id, token in _pairs(args[2:])]
-    client.hand([job for job in jobs if job is not None])
+    pairs = list(_pairs(args[2:]))
+    # A job that the token held already is known to its holder: should this client go, it doesn't come back.
+    waiting = {job_id for job_id, _ in pairs if leases.is_waiting(node, job_id)}
+    jobs = [leases.lease_one(node, job_id, token, lease_ms) for job_id, token in pairs]
+    client.hand([job for job in jobs if job is not None and job.id in waiting])
     rows = [client.null_array if job is None else shape_job(job, True, lease_ms) for job in jobs]
     return b"*%d\r\n%b" % (len(rows), b"".join(rows))
 

@@ -56,6 +56,12 @@ def _release(node: Node, job: Job) -> None:
     unfetch(node, job)
 
 
+def is_waiting(node: Node, job_id: bytes) -> bool:
+    """Whether a job waits in its queue here."""
+    job = node.jobs.get(job_id)
+    return job is not None and job.state == QUEUED
+
+
 def lease_one(node: Node, job_id: bytes, token: int, lease_ms: int) -> Job | None:
     """Lease a job by its id, with a new token: one that waits in its queue, or one that this token holds.
 

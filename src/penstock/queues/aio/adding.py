@@ -54,8 +54,9 @@ class Adding(QueueBase):
         return ids
 
     def _new(self, push: Push) -> NewJob:
-        job = new_job(push, self.codec, self._driver.capabilities, self.store.url)
-        self._driver.prepare(job)
+        driver = self.store.driver
+        job = new_job(push, self.codec, driver.capabilities, self.store.url)
+        driver.prepare(job)
         return job
 
     async def _push_now(self, jobs: Sequence[NewJob]) -> list[str]:

@@ -6,11 +6,12 @@ itself, as redis-py's clients do by default. A connection that is found dead bef
 after a server came back, the next call works.
 
 Calls that are made at the same time use several connections, up to a limit; those that wait for their turn wait here.
-Who cancels a call waits for its end, since its outcome must be known.
+Who cancels a call that takes jobs waits for its end, so that they can be given back; any other is cut off, and its
+connection with it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -88,7 +89,8 @@ class RedisLink:
 
     async def call(self, *words: Word, key: Word | None = None, again: bool = True, undo: Undo | None = None) -> Any:
         """One command's reply. In a Cluster it goes where the key is, or anywhere. `again`: it may be done twice."""
-        return await self._finish(self._one(words, key, again), undo)
+        work = self._one(words, key, again)
+        return await (work if undo is None else to_the_end(work, undo))
 
     async def _one(self, words: Sequence[Word], key: Word | None, again: bool) -> Any:
         return (await self._trip([words], key, again))[0]
@@ -97,13 +99,14 @@ class RedisLink:
         self, commands: Sequence[Sequence[Word]], *, key: Word | None = None, again: bool = True
     ) -> list[Any]:
         """The replies of several commands, in one round trip; the first error is raised."""
-        return list(await self._finish(self._trip(commands, key, again)))
+        return await self._trip(commands, key, again)
 
     async def run(
         self, script: Script, keys: Sequence[Word], args: Sequence[Word], *, again: bool, undo: Undo | None = None
     ) -> Any:
         """A script's reply. If the caller is cancelled, `undo` is called with the reply that nobody gets."""
-        return await self._finish(self._run(script, keys, args, again), undo)
+        work = self._run(script, keys, args, again)
+        return await (work if undo is None else to_the_end(work, undo))
 
     async def _run(self, script: Script, keys: Sequence[Word], args: Sequence[Word], again: bool) -> Any:
         rest: list[Word] = [len(keys), *keys, *args]
@@ -112,10 +115,6 @@ class RedisLink:
         except exceptions.NoScriptError:
             # The server was restarted, or never had it: nothing was done.
             return (await self._trip([[b"EVAL", script.text, *rest]], keys[0], again))[0]
-
-    async def _finish(self, work: Coroutine[Any, Any, Any], undo: Undo | None = None) -> Any:
-        """The outcome of a call, also if the caller is cancelled meanwhile: then it isn't cut in two."""
-        return await to_the_end(work, undo or _nothing)
 
     async def _trip(self, commands: Sequence[Sequence[Word]], key: Word | None, again: bool) -> list[Any]:
         message = b"".join([packed(command) for command in commands])
@@ -252,10 +251,6 @@ async def replies(connection: Any, count: int) -> list[Any]:
     if problem is not None:
         raise problem
     return found
-
-
-async def _nothing(reply: Any) -> None:
-    """What nobody got, and what changed nothing, or comes back by itself."""
 
 
 def _closed(where: str) -> CallerError:

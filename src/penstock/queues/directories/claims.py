@@ -61,9 +61,9 @@ class Claims:
         jobs: list[StoredJob] = []
         with Ender(self._place, self._keep) as ender:
             for item in waiting_items(self._place):
-                ender.into(item.path, lease, item.file)
-                mine = str(Token(token, item.name.tries, name))
-                jobs.append(stored(item.name, item.data, item.status, JobState.RESERVED, until_ms, mine))
+                leased = ender.into(item.path, lease, item.name)
+                mine = str(Token(token, leased.tries, name))
+                jobs.append(stored(leased, item.data, item.status, JobState.RESERVED, until_ms, mine))
                 if len(jobs) == count:
                     break
         if jobs:
@@ -92,7 +92,7 @@ class Claims:
             if item is not None:
                 before = item._replace(tries=item.tries - 1)
                 found.append(Under(f"{self._aside.queue}/{file}", before, f"{directory}/{LOST}/{file}"))
-        return sorted(found, key=lambda under: row(under.name.again(under.name.tries)))
+        return sorted(found, key=lambda under: row(str(under.name)))
 
     def _at_hand(self, name: str) -> Iterator[Under]:
         """What a claim still has; an item that went back is locked meanwhile, so that nobody takes it."""
@@ -117,17 +117,16 @@ class Claims:
         count, jobs = 0, []
         with Ender(self._place, self._keep) as ender:
             for under in self._at_hand(name):
-                file = under.name.again(under.name.tries)
                 try:
-                    ender.into(under.path, lease, file)
+                    leased = ender.into(under.path, lease, under.name)
                 except FileNotFoundError:
                     continue
                 ender.left(under.path)
                 count += 1
                 if is_read:
-                    token = str(Token(os.path.basename(lease), under.name.tries, name))
-                    data, status = read_item(f"{lease}/{file}")
-                    jobs.append(stored(under.name, data, status, JobState.RESERVED, until_ms, token))
+                    token = str(Token(os.path.basename(lease), leased.tries, name))
+                    data, status = read_item(f"{lease}/{leased}")
+                    jobs.append(stored(leased, data, status, JobState.RESERVED, until_ms, token))
         return count, jobs
 
     def extend(self, key: str, until_ms: int) -> int:

@@ -71,7 +71,7 @@ class Ender:
                     self.place.line.put(file)
             else:
                 directory = self.aside.parking(mature_ms)
-                self.into(where, directory, self.aside.free_name(directory, name, tries))
+                self.into(where, directory, name, tries)
         except (FileNotFoundError, NotADirectoryError):
             return False
         self._is_any_ready |= mature_ms is None
@@ -79,23 +79,27 @@ class Ender:
         self.left(where)
         return True
 
-    def into(self, where: str, directory: str, file: str) -> None:
-        """Rename an item into a directory that may have to be made."""
-        for attempt in range(_MAKING_TRIES):
+    def into(self, where: str, directory: str, name: ItemName, tries: int | None = None) -> ItemName:
+        """Rename an item into a directory that may have to be made; gives the name that it has there."""
+        attempts = 0
+        while True:
+            attempts += 1
+            self.aside.make(directory)
+            free = self.aside.free(directory, name, name.tries if tries is None else tries)
             try:
-                self.aside.make(directory)
-                self.steps.move(where, f"{directory}/{file}")
+                self.steps.move(where, f"{directory}/{free}")
             except FileNotFoundError:
-                if attempt + 1 == _MAKING_TRIES or not os.path.lexists(where):
+                if attempts == _MAKING_TRIES or not os.path.lexists(where):
                     raise
             else:
-                return
+                return free
 
     def extend(self, lease: Lease, until_ms: int) -> str | None:
         """Keep an item until then; gives the new token, or None if it isn't there."""
         token = read_token(lease.token)
         where = self.place.leased(lease.id, token)
-        if where is None or token is None or not os.path.lexists(where):
+        name = None if token is None else item_of(lease.id, token.tries)
+        if where is None or token is None or name is None or not os.path.lexists(where):
             return None
         group = until_ms, token.key
         if group not in self._made:
@@ -104,12 +108,12 @@ class Ender:
                 self.place.drawers.make(self._made[group])
         directory = self._made[group]
         try:
-            self.into(where, directory, os.path.basename(where))
+            name = self.into(where, directory, name)
         except (FileNotFoundError, NotADirectoryError):
             return None
         self._clear(os.path.dirname(where))
         self._counts[directory] = self._counts.get(directory, 0) + 1
-        return str(Token(os.path.basename(directory), token.tries, token.key))
+        return str(Token(os.path.basename(directory), name.tries, token.key))
 
 
 def ack(place: Place, leases: Sequence[Lease], keep: bool) -> list[bool]:

@@ -89,10 +89,10 @@ class Mover:
         """Take an item that waits out of everybody's sight."""
         held = hold(where)
         try:
-            file = os.path.basename(where)
+            name = readable(os.path.basename(where))
+            assert name is not None, where
             directory = self._source.aside.new_lease(self._aside_until_ms)
-            self._ender.into(where, directory, file)
-            return f"{directory}/{file}"
+            return f"{directory}/{self._ender.into(where, directory, name)}"
         finally:
             os.close(held.fd)
 
@@ -105,7 +105,7 @@ class Mover:
             aside = self._target.aside
             name = item_of(job.id) or readable(new_name(self._aside_until_ms, 0, job.prepared.arguments))
             assert name is not None, job.id
-            file = aside.free_name(aside.queue, name, job.tries)
+            file = str(aside.free(aside.queue, name, job.tries))
             try:
                 self._ender.steps.move(where, f"{aside.queue}/{file}")
             except OSError as error:
@@ -123,4 +123,3 @@ class Mover:
             item.write(job.prepared.data)
             item.commit()
         self._ender.steps.remove(where)
-

@@ -110,7 +110,7 @@ class Place:
         if name is None or token is None:
             return None
         above = self.aside.lease if token.key is None else f"{self.aside.claim}/{token.key}"
-        return f"{above}/{token.directory}/{name.again(name.tries)}"
+        return f"{above}/{token.directory}/{name}"
 
     def waiting(self, job_ids: list[str]) -> dict[str, str]:
         """Where the items of jobs are that nobody has: first where they most likely are, then everywhere."""

@@ -24,11 +24,6 @@ class Item(NamedTuple):
     data: bytes
     status: os.stat_result
 
-    @property
-    def file(self) -> str:
-        """Its name in any directory."""
-        return self.name.again(self.name.tries)
-
 
 def waiting_items(place: Place) -> Iterator[Item]:
     """The items that nobody works on, oldest first, each locked until the next one is asked for.
@@ -81,7 +76,7 @@ def _opened(place: Place, file: str) -> Iterator[Item | None]:
         else:
             data = _read(held)
             name = _settled(place, where, name)
-            yield Item(f"{place.aside.queue}/{name.again(name.tries)}", name, data, held.status)
+            yield Item(f"{place.aside.queue}/{name}", name, data, held.status)
     finally:
         os.close(held.fd)
 
@@ -106,14 +101,12 @@ def _settled(place: Place, where: str, name: ItemName) -> ItemName:
     """
     file = os.path.basename(where)
     lost = attempts.lost(place.directory, file)
-    if not lost and name.again(name.tries) == file:
+    if not lost and str(name) == file:
         return name
-    target = place.aside.free_name(place.aside.queue, name, name.tries + lost)
-    files.disk.rename(where, f"{place.aside.queue}/{target}")
+    settled = place.aside.free(place.aside.queue, name, name.tries + lost)
+    files.disk.rename(where, f"{place.aside.queue}/{settled}")
     files.disk.sync_directory(place.aside.queue)
     attempts.end(place.directory, file, None)
-    settled = readable(target)
-    assert settled is not None, target
     return settled
 
 

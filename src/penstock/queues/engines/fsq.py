@@ -76,9 +76,7 @@ class FsqEngine(Engine):
         with constants.using(**changed):
             yield
 
-    def guarded(
-        self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
+    def guarded(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
         """A call, with this store's settings, and with the system's errors as ours."""
         with self.settings():
             try:
@@ -153,11 +151,11 @@ class FsqEngine(Engine):
         with files.Steps() as steps:
             for item in self._take(found, count, now_ms):
                 if self.keep:
-                    steps.move(item.path, f"{found.place.aside.done}/{item.file}")
+                    steps.move(item.path, f"{found.place.aside.done}/{item.name}")
                 else:
                     steps.remove(item.path)
                 job = naming.stored(item.name, item.data, item.status, JobState.READY, naming.due_ms(item.name))
-                job.raw = item.file, item.data
+                job.raw = str(item.name), item.data
                 jobs.append(job)
         had = found.keys.ended([job.id for job in jobs], now_ms)
         for job in jobs:
@@ -187,9 +185,10 @@ class FsqEngine(Engine):
             for item in self._take(found, count, now_ms):
                 if not jobs:
                     found.place.drawers.make(lease)
-                files.disk.rename(item.path, f"{lease}/{item.file}")
-                token = str(naming.Token(os.path.basename(lease), item.name.tries))
-                jobs.append(naming.stored(item.name, item.data, item.status, JobState.RESERVED, until_ms, token))
+                name = aside.free(lease, item.name, item.name.tries)
+                files.disk.rename(item.path, f"{lease}/{name}")
+                token = str(naming.Token(os.path.basename(lease), name.tries))
+                jobs.append(naming.stored(name, item.data, item.status, JobState.RESERVED, until_ms, token))
         except OSError:
             if not jobs:  # otherwise the caller gets what there is
                 raise
@@ -214,9 +213,7 @@ class FsqEngine(Engine):
 
     def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
         with ending.Ender(self.place(queue), self.keep) as ender:
-            return [
-                ender.extend(lease, now_ms + lease_ms) for lease, lease_ms in zip(leases, leases_ms, strict=True)
-            ]
+            return [ender.extend(lease, now_ms + lease_ms) for lease, lease_ms in zip(leases, leases_ms, strict=True)]
 
     def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int) -> list[bool]:
         source, target = self._queue(queue), self._queue(to)

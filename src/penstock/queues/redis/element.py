@@ -34,6 +34,9 @@ def _number(text: str) -> float:
 # Strict, since what is read may have to be written again, on the way to the dead letters.
 _parse = json.JSONDecoder(parse_float=_number, parse_constant=_number).decode
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_BYTES = (bytes, bytearray, memoryview)
+_NUMBERS = (int, float)
+_PLAIN_ID = re.compile(r"[0-9a-zA-Z-]+").fullmatch
 _TAIL = re.compile(rb',"tries":(\d+)(?:,"reserved":[a-z]+)?}$')
 
 
@@ -53,7 +56,7 @@ def written_payload(job: NewJob) -> bytes:
     """The fields `payload`, `hdrs` and `type`, without braces."""
     payload = job.payload
     mark = b""
-    if isinstance(payload, bytes | bytearray | memoryview) or (payload is None and job.body != b"null"):
+    if isinstance(payload, _BYTES) or (payload is None and job.body != b"null"):
         # None with another body is a job that could not be read, on its way to another queue.
         text = b'"%b"' % base64.b64encode(job.body)
         mark = b',"type":"buffer"'
@@ -66,8 +69,8 @@ def written_payload(job: NewJob) -> bytes:
 
 
 def written_id(job_id: str) -> bytes:
-    """An id as JSON."""
-    return _json(job_id)
+    """An id as JSON: ours need no escapes."""
+    return b'"%b"' % job_id.encode() if _PLAIN_ID(job_id) else _json(job_id)
 
 
 def stored_job(
@@ -116,4 +119,4 @@ def _payload(element: dict[str, Any]) -> Any:
 
 
 def _count(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
+    return int(value) if isinstance(value, _NUMBERS) and 0 <= value < 2**53 else 0
