@@ -176,23 +176,31 @@ async def test_waiting_in_the_queue_for_long_is_no_try(disque_node: ShiftingNode
 
 
 async def test_a_cancelled_reserve_is_no_try_so_that_a_limit_of_one_still_means_one(disque_node: ShiftingNode) -> None:
+    """Jobs come while callers wait on the node, and are on their way to them when those go."""
     chance = random.Random(4)
-    async with opened(disque_node) as (store, plain):
+    rounds = 150
+    async with opened(disque_node) as (store, plain), aio.connect(url_of(disque_node)) as other:
         limit = DeadLetter(1, next(_names))
         queue = store.queue(plain.name, dead_letter=limit, lease=1000)
-        await queue.push_many(range(200))
+        there = other.queue(plain.name)
         done: Counter[int] = Counter()
-        while sum(done.values()) < 200:
-            tasks = [asyncio.create_task(queue.reserve(timeout=0.02)) for _ in range(10)]
-            for _ in range(chance.randint(0, 8)):
-                await asyncio.sleep(0)
-            for task in tasks[chance.randint(0, 10) :]:
+        for number in range(rounds):
+            tasks = [asyncio.create_task(queue.reserve(timeout=PATIENCE)) for _ in range(3)]
+            await asyncio.sleep(0.003)
+            push = asyncio.create_task(there.push(number))
+            await asyncio.sleep(chance.random() * 0.002)
+            for task in tasks:
                 task.cancel()
+            await push
             for job in await asyncio.gather(*tasks, return_exceptions=True):
-                if not isinstance(job, BaseException) and job is not None:
+                if not isinstance(job, BaseException):
                     done[job.payload] += 1
                     await job.ack()
-        assert done == Counter(range(200))
+        while sum(done.values()) < rounds:
+            job = await queue.reserve(timeout=PATIENCE)
+            done[job.payload] += 1
+            await job.ack()
+        assert done == Counter(range(rounds))
         assert await store.queue(limit.queue).total() == 0
 
 
@@ -222,6 +230,16 @@ async def test_nacks_of_one_batch_may_have_delays_of_their_own(disque_node: Shif
             disque_node.shift(10.1)
             found.append([job.payload for job in await queue.pop_many(4)])
         assert found == [[1, 3], [2], [0]]
+
+
+async def test_each_job_of_a_batch_is_told_its_own_outcome(disque_node: ShiftingNode) -> None:
+    async with opened(disque_node) as (store, queue):
+        await queue.push_many(range(4))
+        leases = [(await queue.reserve(timeout=PATIENCE)).as_lease for _ in range(4)]
+        assert await store.driver.ack(queue.name, [leases[2]]) == [True]
+        kept = await store.driver.extend(queue.name, leases, [50_000, 70_000, 50_000, 70_000])
+        assert [token is not None for token in kept] == [True, True, False, True]
+        assert await store.driver.nack(queue.name, leases, [30, 10, 20, 10], None) == [True, True, False, True]
 
 
 async def test_a_popped_job_is_ended_before_it_is_handed_out(disque_node: ShiftingNode) -> None:

@@ -118,6 +118,15 @@ async def test_jobs_are_removed_and_moved_wherever_they_wait(nodes: list[NodePro
         await store.close()
 
 
+async def test_a_job_without_a_retry_has_one_copy(nodes: list[NodeProcess]) -> None:
+    async with aio.connect(url_of(*nodes), replicate=3) as store:
+        queue = store.queue(next(_names))
+        job_id = await queue.push("once", retry=0)
+        holders = [node for node in nodes if node.call("SHOW", job_id) is not None]
+        assert len(holders) == 1
+        assert (await queue.pop(timeout=PATIENCE)).payload == "once"
+
+
 async def test_a_pause_reaches_all_nodes(nodes: list[NodeProcess]) -> None:
     first, second, _ = stores = await at_each(nodes)
     name = next(_names)
