@@ -261,7 +261,9 @@ class BusPeer:
         """Have something done by the thread that owns the sockets."""
         future: Future[Result] = Future()
         self._actions.append((action, future))
-        self._alarm.send(b"!")
+        # The thread may have seen the action already, and if it was the end, closed this.
+        with suppress(OSError):
+            self._alarm.send(b"!")
         return future.result(PATIENCE_S)
 
     def _wait(self, what: Callable[[], Any], name: str, timeout: float = PATIENCE_S) -> Any:

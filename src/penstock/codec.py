@@ -19,7 +19,7 @@ framed all the same.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.errors import BadPayload, CallerError
@@ -30,7 +30,19 @@ MARK = b"\xffPNSK\x01"
 _LENGTH = 4
 HEADERS_BYTES_MAX = 64 * 1024  # they are read with every job; whoever needs more wants a body
 
-_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+def _encoder() -> Callable[[Any], str]:
+    """What JSONEncoder does, but with one encoder for all values: to make one takes longer than a small value."""
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # another Python than CPython
+        return encoder.encode
+    # Without a memory of what it is inside of: a value that holds itself is too deep, which is as good.
+    chunks = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_compact = _encoder()
 _ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _parse = json.JSONDecoder().decode
 _LIKE_BYTES = (bytearray, memoryview)

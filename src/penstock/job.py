@@ -91,26 +91,36 @@ class IdMaker:
     _BLOCK = 4096  # bytes of chance fetched at once: a system call a job would cost more than all else here
 
     def __init__(self) -> None:
-        self._last = 0
+        self._ms = 0
+        self._front = ""  # of all ids of the same millisecond
+        self._count = 0
         self._chances: list[str] = []  # the ends of ids to come
         self._pid = 0
 
     def __call__(self) -> str:
-        stamp = max(self._last + 1, int(time.time() * 1000) << 12)
-        self._last = stamp
-        # A process that was forked must not go on with its parent's chance.
-        if not self._chances or self._pid != os.getpid():
-            self._fetch()
-        front = f"{stamp:015x}"
-        return f"{front[:8]}-{front[8:12]}-4{front[12:]}-{self._chances.pop()}"
+        now = int(time.time() * 1000)
+        if now <= self._ms and self._count < 0xFFF:
+            self._count += 1
+        else:
+            self._ms = max(now, self._ms + 1)
+            self._count = 0
+            self._front = f"{self._ms >> 16:08x}-{self._ms & 0xFFFF:04x}-4"
+        return f"{self._front}{self._count:03x}-{self._chance()}"
 
-    def _fetch(self) -> None:
-        self._pid = os.getpid()
+    def _chance(self) -> str:
+        # A process that was forked must not go on with its parent's chance; threads may share this object.
+        if self._pid == os.getpid():
+            try:
+                return self._chances.pop()
+            except IndexError:
+                pass
         chance = os.urandom(self._BLOCK).hex()
-        self._chances = [
+        *chances, last = [
             f"{'89ab'[int(chance[at], 16) & 3]}{chance[at + 1 : at + 4]}-{chance[at + 4 : at + 16]}"
             for at in range(0, len(chance), 16)
         ]
+        self._chances, self._pid = chances, os.getpid()
+        return last
 
 
 new_id = IdMaker()

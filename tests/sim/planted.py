@@ -34,6 +34,14 @@ MUTANTS = (
         "P1",
     ),
     Mutant(
+        "ack lost on restart",
+        "core/acks.py",
+        "            node.journal.changed(job)\n",
+        "            pass\n",
+        3,
+        "P3",
+    ),
+    Mutant(
         "collected before all have confirmed",
         "core/acks.py",
         "    missing = _unconfirmed(node, holders)\n    if not missing:\n",
@@ -66,11 +74,27 @@ MUTANTS = (
         "P5",
     ),
     Mutant(
+        "power loss taken for a mere crash",
+        "recovery.py",
+        "last_start[1] == self.disk.boot_id()",
+        "last_start[1][:5] == self.disk.boot_id()[:5]",
+        62,
+        "P5",
+    ),
+    Mutant(
+        "nobody gives way",
+        "core/requeueing.py",
+        "            return (theirs[at] ^ key) > (mine[at] ^ key)\n",
+        "            return False\n",
+        2,
+        "P3",
+    ),
+    Mutant(
         "both give way",
         "core/requeueing.py",
         "            return (theirs[at] ^ key) > (mine[at] ^ key)\n",
         "            return True\n",
-        4,
+        2,
         "P3",
     ),
     Mutant(
@@ -168,6 +192,14 @@ MUTANTS = (
         "",
         8,
         "P3",
+    ),
+    Mutant(
+        "external job of retry 0 not queued",
+        "core/replication.py",
+        "bus.QUEUE_IT if _is_once(addition) else 0)\n    _set_timer",
+        "0)\n    _set_timer",
+        57,
+        "P1",
     ),
     Mutant(
         "NEEDJOBS ignored",
@@ -313,6 +345,14 @@ MUTANTS = (
         "        if pending_ms > 1 << 40:\n",
         1,
         "whole",
+    ),
+    Mutant(
+        "hand-over of a drain not written down",
+        "core/replication.py",
+        "                node.journal.removed(job.id)  # it is theirs",
+        "                pass  # it is theirs",
+        136,
+        "P5",
     ),
     Mutant(
         "job for a client that hung up is gone",

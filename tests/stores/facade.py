@@ -36,7 +36,7 @@ def dress(value: Any) -> Any:
 def undress(value: Any) -> Any:
     if isinstance(value, Facade):
         return value.inside
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):  # not a Push, which is a tuple, too
         return [undress(item) for item in value]
     return value
 

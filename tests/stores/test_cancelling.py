@@ -169,6 +169,19 @@ async def test_ends_at_the_same_time_all_count(aio_place: Place) -> None:
         assert await queue.reserve(timeout=0) is None
 
 
+async def test_a_drain_is_done_when_nothing_is_under_way(aio_place: Place) -> None:
+    async with aio_place.connect() as store, aio_place.connect() as other:
+        for turns in range(12):
+            queue = store.queue(aio_place.new_name())
+            await queue.push("work")
+            wait = asyncio.create_task(queue.pop(timeout=PATIENCE))
+            await _turns(turns)
+            await queue.drain()
+            (outcome,) = await asyncio.gather(wait, return_exceptions=True)
+            assert isinstance(outcome, aio.Job | WaitCancelled | CallerError), outcome
+            assert await other.queue(queue.name).total() == (0 if isinstance(outcome, aio.Job) else 1)
+
+
 async def test_closing_in_the_middle_loses_no_job(aio_place: Place) -> None:
     chance = random.Random(21)
     name = aio_place.new_name()

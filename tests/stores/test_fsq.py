@@ -13,12 +13,16 @@ import pytest
 
 from penstock import Push, fsq
 from penstock.errors import BadPayload, BadUrl, CallerError, StoreError
-from penstock.fsq import constants, path
+from penstock.fsq import auditing, constants, path, waiting
 from penstock.fsq.aside import Aside
 from penstock.fsq.names import parse
-from penstock.job import JobState
+from penstock.fsq.snapshot import Snapshot
+from penstock.fsq.waiting import Waiter
+from penstock.job import JobState, NewJob
 from penstock.queues import aio, blocking
-from penstock.queues.directories import line
+from penstock.queues.blocking.copying import copy
+from penstock.queues.directories import keys, line, looking
+from penstock.queues.directories.adding import Adder
 from penstock.queues.directories.naming import ARGUMENTS, directory_of, queue_of
 from tests.fsq import original
 
@@ -96,8 +100,6 @@ def test_other_headers_stand_in_front_of_the_body(root: Path, queue: blocking.Qu
 
 
 def test_arguments_outlive_a_copy_to_another_store_and_back(root: Path, queue: blocking.Queue) -> None:
-    from penstock.queues.blocking.copying import copy
-
     put(root, name(arguments="_ann_%00_x"))
     with blocking.connect("memory:") as other:
         there = other.queue("there")
@@ -322,7 +324,7 @@ def test_queues_have_directories_of_their_names(root: Path, store: blocking.Stor
     store.queue("plain 50%").push(1)
     store.queue("a/b").push(1)
     store.queue(".hidden").push(1)
-    assert sorted(os.listdir(root)) == ["%%2ehidden", "%a%2fb", "plain 50%"]
+    assert sorted(entry.name for entry in root.iterdir()) == ["%%2ehidden", "%a%2fb", "plain 50%"]
     assert store.queues() == [".hidden", "a/b", "plain 50%"]
     for queue in ("..", ".", "%41", "a\0b", "/", "%"):
         assert queue_of(directory_of(queue)) == queue
@@ -339,7 +341,7 @@ def test_who_only_looks_or_takes_installs_nothing(root: Path, store: blocking.St
     assert queue.claim("key", 1) == []
     assert (queue.size(), queue.peek(), queue.next_mature(), queue.purge()) == (0, [], None, 0)
     assert queue.remove("_x") == [False]
-    assert os.listdir(root) == []
+    assert list(root.iterdir()) == []
 
 
 # Pauses are down files
@@ -364,6 +366,29 @@ def test_a_queue_that_somebody_took_down_is_paused(queue: blocking.Queue) -> Non
     assert queue.claim("key", 1) == []
     fsq.up("mail")
     assert queue.reserve(0) is not None
+
+
+@pytest.mark.parametrize("state", ["paused", "worked on"])
+def test_who_waits_does_not_ask_again_and_again(
+    root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """There is a job that is ready, and that nobody will be given now."""
+    asked = []
+    real = queue.store.driver.pop
+
+    def pop(*args: Any) -> Any:
+        asked.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(queue.store.driver, "pop", pop)
+    put(root, name())
+    if state == "paused":
+        queue.pause()
+        assert queue.pop(0.2) is None
+    else:
+        with fsq.FSQWorkItem("mail", name(), max_tries=0):
+            assert queue.pop(0.2) is None
+    assert 0 < len(asked) < 10
 
 
 def test_a_trigger_is_pulled_whenever_a_job_gets_ready(queue: blocking.Queue) -> None:
@@ -410,7 +435,6 @@ def test_a_key_whose_job_an_original_ended_is_counted_from_when_that_is_noticed(
 
 def test_a_key_whose_push_was_cut_off_is_free(queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the key was written down and before the job was stored: the job must not be lost with it."""
-    from penstock.queues.directories.adding import Adder
 
     class KilledError(Exception):
         pass
@@ -428,8 +452,6 @@ def test_a_key_whose_push_was_cut_off_is_free(queue: blocking.Queue, monkeypatch
 
 
 def test_keys_that_are_over_are_thrown_out(root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.queues.directories import keys
-
     monkeypatch.setattr(keys, "TIDY_KEYS", 10)
     queue.push_many([Push(number, unique=f"key {number}") for number in range(9)])
     queue.purge()
@@ -478,8 +500,6 @@ def test_a_claim_that_scanners_were_given_back_knows_what_they_took(root: Path, 
 
 
 def test_repair_brings_back_what_is_over_and_removes_what_is_left(root: Path, queue: blocking.Queue) -> None:
-    from penstock.fsq import auditing
-
     queue.store.shift_clock(-2 * LEASE)  # so that by the clock of `repair` what was short is over
     queue.push_many(["reserved", "claimed", "held"])
     queue.reserve(0, lease=LEASE)
@@ -541,17 +561,22 @@ def test_a_nack_that_was_cut_in_two_is_finished(root: Path, queue: blocking.Queu
 # Cost
 
 
+def count_snapshots(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Any]:
+    """Every listing of a whole queue that a module makes from now on."""
+    made: list[Any] = []
+
+    def counted(directories: Any) -> Any:
+        made.append(Snapshot(directories))
+        return made[-1]
+
+    monkeypatch.setattr(module, "Snapshot", counted)
+    return made
+
+
 def test_a_directory_is_not_listed_for_each_job(
     root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listings = []
-
-    class CountedSnapshot(line.Snapshot):
-        def __init__(self, directories: Any) -> None:
-            listings.append(1)
-            super().__init__(directories)
-
-    monkeypatch.setattr(line, "Snapshot", CountedSnapshot)
+    listings = count_snapshots(monkeypatch, line)
     monkeypatch.setattr(line, "WORTH", 1e9)  # time must not decide here
     for number in range(500):
         put(root, name(number))
@@ -565,11 +590,7 @@ def test_a_directory_is_not_listed_for_each_job(
 
 
 def test_pages_come_from_one_listing(root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.queues.directories import looking
-
-    listings = []
-    real = looking.Snapshot
-    monkeypatch.setattr(looking, "Snapshot", lambda places: listings.append(1) or real(places))
+    listings = count_snapshots(monkeypatch, looking)
     for number in range(1600):
         put(root, name(number), b"")
     assert [job.id for job in queue.jobs()] == [parse(name(number)).job_id for number in range(1600)]
@@ -600,10 +621,11 @@ def test_directories_of_leases_are_used_again(root: Path, queue: blocking.Queue)
 async def test_another_process_is_heard(root: Path) -> None:
     """In this process the hub tells; so the item is put in as another process does."""
     async with aio.connect(f"fsq:{root}?sync=0", poll=300) as store:
-        for make in (lambda: fsq.install("mail"), lambda: None):
+        for is_there in (False, True):
             wait = asyncio.create_task(store.queue("mail").reserve())
             await asyncio.sleep(0.1)
-            make()
+            if not is_there:
+                fsq.install("mail")
             await asyncio.sleep(0.1)
             fsq.senqueue("mail", "work")
             job = await asyncio.wait_for(wait, PATIENCE)
@@ -616,8 +638,6 @@ async def test_another_process_is_heard(root: Path) -> None:
 async def test_whatever_makes_a_job_ready_is_heard(
     root: Path, monkeypatch: pytest.MonkeyPatch, form: str, has_inotify: bool
 ) -> None:
-    from penstock.fsq import waiting
-
     if not has_inotify:
         monkeypatch.setattr(waiting, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
         monkeypatch.setattr(waiting, "POLL_SECONDS", 0.05)
@@ -651,16 +671,12 @@ async def test_whatever_makes_a_job_ready_is_heard(
 
 
 def _new_job(store: blocking.Store, payload: str, delay_ms: int) -> Any:
-    from penstock.job import NewJob
-
     job = NewJob(payload, payload.encode(), delay_ms=delay_ms)
     store.driver.prepare(job)
     return job
 
 
 def test_pulls_of_the_trigger_are_left_to_other_listeners(queue: blocking.Queue) -> None:
-    from penstock.fsq.waiting import Waiter
-
     fsq.trigger("mail")
     with Waiter("mail", aside=True) as ours:
         fsq.trigger_pull("mail")  # it finds somebody

@@ -12,7 +12,7 @@ import penstock
 from penstock.errors import CallerError, StoreError
 from penstock.queues.aio import postgres_keys
 from penstock.queues.postgres.names import index_of, table_of
-from penstock.queues.postgres.statements import creation
+from penstock.queues.postgres.statements import IS_TAKEN, creation
 from tests.processes import need_module, wait_until
 from tests.servers import PostgresServer
 from tests.stores.harness import PATIENCE
@@ -184,6 +184,23 @@ async def test_many_that_make_the_same_queue_at_the_same_time(url: str, database
     finally:
         for store in stores:
             await store.close()
+    assert len(indexes(database, "_k_tbl_mail")) == 2
+
+
+async def test_a_peer_that_makes_the_index_while_we_look(
+    url: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with penstock.connect(url) as store:
+        pool = store.driver._pool
+        run = pool.run
+
+        async def run_late(statement: str, *values: Any, **named: Any) -> Any:
+            if statement == IS_TAKEN:
+                database.execute(creation("mail", index_of("mail")))
+            return await run(statement, *values, **named)
+
+        monkeypatch.setattr(pool, "run", run_late)
+        await store.queue("mail").push(1)
     assert len(indexes(database, "_k_tbl_mail")) == 2
 
 

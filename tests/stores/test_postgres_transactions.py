@@ -48,14 +48,14 @@ async def test_the_job_comes_with_the_commit_and_wakes_who_waits(postgres_databa
         connected(postgres_database) as connection,
     ):
         queue = store.queue("mail")
-        waiting = asyncio.create_task(queue.reserve(timeout=PATIENCE))
+        waiting = asyncio.create_task(queue.reserve())
         await connection.execute("CREATE TABLE orders (id int)")
         await connection.execute("INSERT INTO orders VALUES (17)")
         job_id = await other.queue("mail").push("order 17", connection=connection)
         assert await queue.total() == 0
         assert not waiting.done()
         await connection.commit()
-        assert (await waiting).id == job_id
+        assert (await asyncio.wait_for(waiting, PATIENCE)).id == job_id
 
 
 async def test_more_jobs_than_a_statement_takes(postgres_database: str) -> None:

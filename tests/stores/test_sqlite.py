@@ -50,6 +50,14 @@ def test_three_slashes_are_a_relative_path_and_four_an_absolute_one(
             assert store.url == url.partition("?")[0]
 
 
+def test_two_ways_to_a_file_lead_to_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a push is heard at once by others of the process, whatever they call the file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.db").symlink_to("jobs.db")
+    stores = [blocking.connect(f"sqlite:///{path}") for path in ("jobs.db", f"{tmp_path}/jobs.db", "link.db")]
+    assert len({store.driver.place for store in stores}) == 1
+
+
 @pytest.mark.parametrize(
     ("url", "hint"),
     [

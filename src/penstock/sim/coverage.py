@@ -130,6 +130,11 @@ def missing(reached: Iterable[str], kinds: Iterable[str]) -> list[str]:
     ]
 
 
+def type_of(message: bytes) -> int:
+    """Tell what a message says, on its own or about many jobs."""
+    return message[bus.HEADER_BYTES + 1] if message[13] == bus.MANY else message[13]
+
+
 def job_ids(message: bytes) -> list[bytes]:
     """Give the ids that a message about jobs speaks of."""
     kind = message[13]

@@ -2,6 +2,7 @@
 
 copies      a node that confirms a copy has it in its journal, as safe as its policy says; so has one that tells a
             producer of its job, and one that delivers a job of retry 0 has that delivery there
+contests    of two nodes that have a job queued, and tell each other, one gives way
 collecting  nobody is told to forget an acked job (DELJOB) while he has it unacked
 adding      an add isn't refused for want of nodes while enough of them are sound
 counters    those of a node and of a job never go backwards while a process lives
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core.exchange import EXCHANGE_BYTES
 from penstock.broker.core.finished import ENTRY_BYTES
-from penstock.broker.core.jobs import ACKED, JOB_BYTES, WAIT_REPL, Job
+from penstock.broker.core.jobs import ACKED, ACTIVE, GIVEN, JOB_BYTES, OUT, QUEUED, WAIT_REPL, Job
 from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING, LINKED, PFAIL
 from penstock.broker.core.queues import QUEUE_BYTES
-from penstock.sim.coverage import job_ids
+from penstock.sim.coverage import job_ids, type_of
 from penstock.sim.history import History, JobFacts
 from penstock.sim.machine import AOF, OFF
 from penstock.sim.timeline import MS, SECOND
@@ -40,14 +41,13 @@ class Inside:
         self._world = world
         self._history = history
         self._counters: dict[int, tuple[int, ...]] = {}  # of each machine, with its life
+        self._contests: dict[tuple[bytes, bytes, bytes], bool] = {}  # job, who heard, of whom: whether it gave way
 
     # Messages that promise something.
 
     def sends(self, machine: Machine, to: Machine, data: bytes) -> None:
         """Look at what a node is about to say to another."""
-        kind = data[13]
-        if kind == bus.MANY:
-            kind = data[bus.HEADER_BYTES + 1]
+        kind = type_of(data)
         if kind not in WATCHED:
             return
         for job_id in job_ids(data):
@@ -114,6 +114,25 @@ class Inside:
         """A job of retry 0 leaves the node only when that is written down."""
         if machine.policy != OFF and not self.is_safe(machine, REMOVED + job.id):
             self._world.fail("P5", f"n{machine.index} delivers before its journal says so: {job}")
+
+    def contests(self, machine: Machine, other: Machine, before: list[tuple[bytes, int]]) -> None:
+        """Look at what a node did that heard of jobs being queued elsewhere which it has queued, too.
+
+        One of the two gives way, always the same one for a job. So of a pair that has met both ways, one did.
+        """
+        if machine.is_loading or not machine.knows(other):
+            return
+        for job_id, state in before:
+            record = machine.node.jobs.get(job_id)
+            if state != QUEUED or record is None or record.state not in (ACTIVE, QUEUED):
+                continue
+            if record.flags & (OUT | GIVEN):  # somebody got it in the same turn
+                continue
+            gave_way = record.state == ACTIVE
+            self._contests[job_id, machine.node_id, other.node_id] = gave_way
+            if self._contests.get((job_id, other.node_id, machine.node_id)) == gave_way:
+                both = "both" if gave_way else "neither"
+                self._world.fail("P3", f"{both} of n{machine.index} and n{other.index} gave way: {job_id!r}")
 
     # Adds.
 

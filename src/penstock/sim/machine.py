@@ -17,7 +17,7 @@ from penstock.broker.core.gossip import Line
 from penstock.broker.core.jobs import GONE
 from penstock.broker.core.membership import Peer, cluster_from_text
 from penstock.broker.core.node import Node
-from penstock.sim.coverage import NONE, job_ids, state_of
+from penstock.sim.coverage import NONE, job_ids, state_of, type_of
 from penstock.sim.disk import Keep, SimDisk
 from penstock.sim.network import Bus, Link, cut_messages
 from penstock.sim.timeline import MS, SECOND
@@ -280,6 +280,8 @@ class Machine:
             now = state_of(self, job_id)
             if now != state:
                 self.world.coverage.change(state, GONE if now == NONE else now)
+        if len(messages) == 1 and type_of(data) == bus.QUEUED:
+            self.world.promises.inside.contests(self, src, before)
 
     def link_opened(self, peer: Peer) -> None:
         """A link of ours is there."""

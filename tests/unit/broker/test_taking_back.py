@@ -130,6 +130,7 @@ def test_a_paused_queue_gives_jobs_by_their_ids_only(seat: Seat) -> None:
 def test_a_job_that_is_leased_by_its_id_is_delivered_at_most_once_if_it_wants_so(desk: Desk, seat: Seat) -> None:
     job_id = add(seat, "once", "RETRY", 0)
     assert seat.call("LEASE", 1000, job_id, NOBODYS)[0][1] == job_id
+    assert seat.call("ENQUEUE", job_id) == 0
     desk.advance(1000)
     assert seat.call("LEASE", 1000, job_id, NOBODYS) == [None]
 

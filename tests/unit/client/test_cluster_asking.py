@@ -89,6 +89,7 @@ def test_adds_among_many_commands_hold_up_nobody_else(open_async: Open) -> None:
         async with open_async(a.address) as client:
             adds = asyncio.create_task(client.call_many([("ADDJOB", "q", "body", 60_000)]))
             await asyncio.to_thread(a.wait_for, "ADDJOB")
+            assert a.connections == 2  # a node lets what comes behind an add wait with it
             assert await client.qlen("q") == 1
             adds.cancel()
 

@@ -4,8 +4,8 @@ So fifty tasks that push one job each cost one round trip, and a task alone wait
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,19 +22,22 @@ class Coalescer(Generic[Item, Result]):
 
     async def add(self, item: Item) -> Result:
         """One item's result. A caller that is cancelled before the turn's end takes its item back."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if not self._waiting:
-            loop.call_soon(self._flush)
+            self._start(self._flush())  # in the next turn
         self._waiting.append((item, future))
         return await future
 
-    def _flush(self) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for begin in range(0, len(waiting), self._batch_max):
-            task = asyncio.get_running_loop().create_task(self._deliver(waiting[begin : begin + self._batch_max]))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+        for begin in range(self._batch_max, len(waiting), self._batch_max):
+            self._start(self._deliver(waiting[begin : begin + self._batch_max]))
+        await self._deliver(waiting[: self._batch_max])
 
     async def _deliver(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         batch = [(item, future) for item, future in batch if not future.cancelled()]
@@ -57,7 +60,5 @@ class Coalescer(Generic[Item, Result]):
 
     async def finish(self) -> None:
         """Wait for what is under way."""
-        if self._waiting:
-            await asyncio.sleep(0)
         while self._under_way:
             await asyncio.wait(self._under_way)

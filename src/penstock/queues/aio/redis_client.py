@@ -138,7 +138,7 @@ class RedisLink:
         was_sent = False
         try:
             async with asyncio.timeout(self.place.call_s), connection_of(source) as connection:
-                was_sent = True
+                was_sent = False
                 await connection.send_packed_command([message], check_health=False)
                 return await replies(connection, count)
         except exceptions.NoScriptError:

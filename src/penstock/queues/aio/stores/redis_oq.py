@@ -123,12 +123,7 @@ class RedisOqDriver(Driver):
             await self._run("put_back", queue, *args)
 
     async def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        args = [self.shift_ms, count, lease_ms]
-        undo = partial(self._unreserve, queue)
-        return _reserved(await self.link.run(script("reserve"), self._keys(queue), args, again=True, undo=undo))
-
-    async def _unreserve(self, queue: str, reply: Any) -> None:
-        await self.release(queue, [Lease(job.id, job.token) for job in _reserved(reply)])
+        return _reserved(await self._run("reserve", queue, count, lease_ms))
 
     async def release(self, queue: str, leases: Sequence[Lease]) -> None:
         await self._give_back(queue, leases, [0] * len(leases), None, tries=0)

@@ -124,12 +124,7 @@ class RedisOqDriver(Driver):
             self._run("put_back", queue, *args)
 
     def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        args = [self.shift_ms, count, lease_ms]
-        undo = partial(self._unreserve, queue)
-        return _reserved(self.link.run(script("reserve"), self._keys(queue), args, again=True, undo=undo))
-
-    def _unreserve(self, queue: str, reply: Any) -> None:
-        self.release(queue, [Lease(job.id, job.token) for job in _reserved(reply)])
+        return _reserved(self._run("reserve", queue, count, lease_ms))
 
     def release(self, queue: str, leases: Sequence[Lease]) -> None:
         self._give_back(queue, leases, [0] * len(leases), None, tries=0)
