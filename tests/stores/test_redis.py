@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import DeadLetter
+from penstock import DeadLetter, Push
 from penstock.errors import LeaseLost, StoreError
 from penstock.job import JobState
 from penstock.queues.aio.stores import redis_oq
@@ -179,6 +179,34 @@ async def test_whatever_a_peer_does_to_a_job_makes_the_token_stale(form: str, ur
             for end in (job.ack, job.nack, job.extend, job.fail):
                 with pytest.raises(LeaseLost):
                     await end()
+
+
+async def test_a_lease_made_anew_in_the_same_moment_ends_later(form: str, url: str, raw: Raw) -> None:
+    """Its end is what tells it from the one before."""
+    async with connect(form, url) as store:
+        queue = store.queue(raw.queue, lease=60)
+        job_id = await queue.push(1)
+        (job,) = await queue.claim("key", 1)
+        for make_anew in (job.extend, lambda: queue.claim("key", 1), lambda: queue.extend_claim("key")):
+            before = raw.score(job_id)
+            store.shift_clock(-0.005)  # so that it would not, by the clock alone
+            await make_anew()
+            assert raw.score(job_id) > before
+        assert raw.score(job_id) < raw.now_ms() + 61_000
+
+
+async def test_a_claim_does_not_touch_what_another_has_claimed_since(form: str, url: str, raw: Raw) -> None:
+    async with connect(form, url) as store:
+        queue = store.queue(raw.queue)
+        await queue.push(1)
+        (job,) = await queue.claim("first", 1)
+        await job.nack()
+        assert len(await queue.claim("second", 1)) == 1
+        assert await queue.claim("first", 1) == []
+        assert await queue.extend_claim("first") == 0
+        assert await queue.nack_claim("first") == 0
+        assert await queue.ack_claim("second") == 1
+        assert raw.client.keys(f"penstock:oq:claim*{raw.queue}*") == []
 
 
 # What nobody should have written
@@ -441,6 +469,8 @@ async def test_a_job_given_back_and_a_dead_letter_are_signalled_in_their_queues(
 async def test_a_key_is_free_again_once_a_peer_ended_its_job(form: str, url: str, raw: Raw) -> None:
     async with connect(form, url) as store:
         queue = store.queue(raw.queue)
+        # Among many others, so that it isn't found by chance.
+        await queue.push_many([Push(number, unique=f"other {number}") for number in range(200)])
         first = await queue.push(1, unique="k")
         assert await queue.push(2, unique="k") == first
         raw.remove(first)

@@ -17,6 +17,7 @@ from penstock.errors import (
     StoreError,
     Unsupported,
 )
+from penstock.queues import blocking
 from tests.certificates import Authority
 from tests.processes import free_port, wait_until
 from tests.redis_groups import RedisCluster, RedisSentinel
@@ -255,6 +256,57 @@ async def test_who_waits_is_told_by_a_new_link_after_the_old_one_broke(form: str
         assert (await asyncio.wait_for(waiting, PATIENCE)).payload == "at last"
 
 
+async def test_a_listener_hears_again_and_is_told_that_it_missed_something(start_redis: StartRedis) -> None:
+    server = start_redis(appendonly="no")
+    heard: list[str] = []
+    async with connect("aio", oq_url(server)) as store:
+        await store.signal.subscribe("channel", heard.append)
+        await store.signal.send("channel", "one")
+        await _until(lambda: heard == ["one"])
+        server.restart()
+        await _until(lambda: heard == ["one", ""])
+        await store.signal.send("channel", "two")
+        await _until(lambda: heard == ["one", "", "two"])
+        await store.signal.unsubscribe("channel", heard.append)
+        await store.signal.send("channel", "three")
+        await _until(lambda: _listeners(server, "channel") == 0)
+        assert heard == ["one", "", "two"]
+
+
+def test_a_subscription_hears_again_and_is_told_that_it_missed_something(start_redis: StartRedis) -> None:
+    server = start_redis(appendonly="no")
+    with blocking.connect(oq_url(server)) as store:
+        subscription = store.signal.subscribe("channel")
+        store.signal.send("channel", "one")
+        assert subscription.wait(PATIENCE) == "one"
+        assert subscription.wait(0.01) is None
+        server.restart()
+        assert subscription.wait(PATIENCE) == ""
+        store.signal.send("channel", "two")
+        assert subscription.wait(PATIENCE) == "two"
+        for text in ("1", "p true", "2"):
+            store.signal.send("channel", text)
+        wait_until(lambda: _listeners(server, "channel") == 1)
+        assert subscription.wait(PATIENCE) == "p true"
+        subscription.close()
+        # The next waiter gets the same connection.
+        again = store.signal.subscribe("channel")
+        assert _listeners(server, "channel") == 1
+        store.signal.send("channel", "three")
+        assert again.wait(PATIENCE) == "three"
+
+
+def _listeners(server: RedisServer, channel: str) -> int:
+    with server.client() as client:
+        return int(client.pubsub_numsub(channel)[0][1])
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not is_so():  # noqa: ASYNC110 - the server is asked, and it tells nobody
+            await asyncio.sleep(0.01)
+
+
 async def test_signals_and_statistics_may_be_away_while_jobs_go_on(form: str, start_redis: StartRedis) -> None:
     jobs, rest = start_redis(appendonly="no"), start_redis(appendonly="no")
     place = f"redis://{rest.host}:{rest.port}/0"
@@ -449,6 +501,25 @@ async def test_jobs_move_within_a_cluster(form: str, redis_cluster: RedisCluster
         await queue.purge()
 
 
+async def test_a_job_that_was_lost_on_its_way_to_another_node_leaves_no_copy(
+    form: str, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(form, _cluster_url(redis_cluster), dead_letter="3,{b}.lost") as store:
+        queue = store.queue(new_name("{a}"))
+        await queue.push("work")
+        job = await queue.reserve(timeout=PATIENCE)
+        driver = (store if form == "aio" else store.inside).driver
+
+        async def too_late(*_: Any) -> list[bool]:
+            return [False]
+
+        monkeypatch.setattr(driver, "ack", too_late if form == "aio" else lambda *_: [False])
+        with pytest.raises(CallerError):
+            await job.fail("no")
+        assert await store.dead_letters().total() == 0
+        assert await queue.total() == 1
+
+
 async def test_a_moved_slot_is_followed(form: str, start_redis: StartRedis, tmp_path: Any) -> None:
     (tmp_path / "moving").mkdir()
     cluster = RedisCluster(tmp_path / "moving").start()
@@ -511,6 +582,23 @@ async def test_a_list_refuses_what_it_can_not_do(form: str, redis_server: RedisS
         ):
             with pytest.raises(Unsupported):
                 await call()
+
+
+async def test_the_first_job_of_a_list_is_always_news(form: str, redis_server: RedisServer) -> None:
+    url = oq_url(redis_server).replace("+oq", "+list")
+    async with connect(form, url) as store:
+        queue = store.queue(new_name())
+        with redis_server.client() as client, client.pubsub(ignore_subscribe_messages=True) as listener:
+            listener.subscribe(f"keuss:signal:T:{queue.name}")
+            listener.get_message(timeout=5)
+            for _ in range(5):
+                await queue.push(1)
+                await queue.push(2)  # may be told again, or not
+                await queue.pop_many(2)
+            count = 0
+            while listener.get_message(timeout=0.2) is not None:
+                count += 1
+            assert count >= 5
 
 
 async def test_pages_of_a_list_are_read_from_its_old_end(form: str, redis_server: RedisServer) -> None:

@@ -138,7 +138,7 @@ class RedisLink:
         was_sent = False
         try:
             async with asyncio.timeout(self.place.call_s), connection_of(source) as connection:
-                was_sent = False
+                was_sent = True
                 await connection.send_packed_command([message], check_health=False)
                 return await replies(connection, count)
         except exceptions.NoScriptError:
@@ -230,12 +230,15 @@ async def connection_of(source: Any) -> AsyncIterator[Any]:
         return
     connection = source.acquire_connection()
     try:
-        if connection.is_connected and await connection.can_read():
+        # Before redis-py 8 it has another name.
+        is_stale = getattr(connection, "can_read", None) or connection.can_read_destructive
+        if connection.is_connected and await is_stale():
             await connection.disconnect(nowait=True)
         await connection.connect()
         yield connection
     finally:
-        source.release(connection)
+        # Before redis-py 7 nodes had no method for it.
+        getattr(source, "release", source._free.append)(connection)
 
 
 async def replies(connection: Any, count: int) -> list[Any]:

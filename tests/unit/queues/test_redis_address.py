@@ -1,0 +1,115 @@
+"""Addresses of Redis: what a URL and arguments say, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import BadUrl, CallerError
+from penstock.queues.options import parse
+from penstock.queues.redis.address import CALL_S, RedisPlace, read_address
+from penstock.queues.redis.keys import claim_key, pattern_of, tag_of
+
+
+def read(url: str, **extra: Any) -> RedisPlace:
+    address, _, others = parse(url, extra)
+    return read_address(address, others)
+
+
+def test_a_server_with_everything() -> None:
+    place = read("redis+oq://tom:p%40ss@host:7000/3?timeout=5&connect_timeout=2&client_name=me")
+    assert place.hosts == [("host", 7000)]
+    assert (place.is_cluster, place.sentinels, place.call_s) == (False, [], 5)
+    wanted = {"db": 3, "username": "tom", "password": "p@ss", "socket_connect_timeout": 2, "client_name": "me"}
+    assert wanted.items() <= place.settings.items()
+    assert "p@ss" not in place.where
+
+
+def test_what_is_left_out_is_what_redis_has() -> None:
+    place = read("redis://")
+    assert (place.hosts, place.call_s) == ([("localhost", 6379)], CALL_S)
+    assert {"db": 0, "username": None, "password": None}.items() <= place.settings.items()
+    assert "ssl" not in place.settings
+
+
+def test_options_may_be_arguments_which_go_first() -> None:
+    place = read("redis+oq://host?timeout=5&cluster=0", timeout=7)
+    assert (place.call_s, place.is_cluster) == (7, False)
+
+
+def test_tls() -> None:
+    place = read("rediss+list://host?ssl_ca_certs=/ca.pem&ssl_certfile=/c.pem&ssl_keyfile=/k.pem")
+    wanted = {"ssl": True, "ssl_ca_certs": "/ca.pem", "ssl_certfile": "/c.pem", "ssl_keyfile": "/k.pem"}
+    assert wanted.items() <= place.settings.items()
+    assert read("rediss://host?ssl_cert_reqs=none").settings["ssl_check_hostname"] is False
+
+
+@pytest.mark.parametrize("url", ["redis+oq://a:1,b", "redis+oq://a:1?cluster=1", "redis+oq://u:p@a:1,[::1]:7/"])
+def test_a_cluster(url: str) -> None:
+    place = read(url)
+    assert place.is_cluster
+    assert place.hosts[0] == ("a", 1)
+
+
+def test_several_hosts_have_their_ports() -> None:
+    assert read("redis+oq://u:p@a:1,b,[::1]:7").hosts == [("a", 1), ("b", 6379), ("::1", 7)]
+
+
+def test_sentinels() -> None:
+    place = read("redis+oq://tom:pw@/2?sentinel=h1:1,h2&master=jobs&sentinel_password=other")
+    assert (place.sentinels, place.master) == ([("h1", 1), ("h2", 26379)], "jobs")
+    assert place.sentinel_settings == {"password": "other"}
+    assert {"db": 2, "username": "tom", "password": "pw"}.items() <= place.settings.items()
+    assert place.where == "the master 'jobs' of the sentinels h1:1,h2:26379"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis+oq://host/jobs", "the path is the number of a database"),
+        ("redis+oq://a,b/1", "only the database 0"),
+        ("redis+oq:///?sentinel=h:1", "needs the master's name"),
+        ("redis+oq:///?master=x", "needs the sentinels"),
+        ("redis+oq://host?sentinel=h:1&master=x", "no host in the URL"),
+        ("redis+oq://host?ssl_ca_certs=x", "the scheme is rediss"),
+        ("redis+oq://host?unix=/s", "in place of a host"),
+        ("redis+oq://host:port", "is no URL"),
+        ("redis+oq://a:1,b:x", "is no URL"),
+    ],
+)
+def test_addresses_that_are_none(url: str, why: str) -> None:
+    with pytest.raises(BadUrl, match=why):
+        read(url)
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("colour=red", "no option 'colour'"),
+        ("timeout=soon", "timeout='soon'"),
+        ("timeout=0", "above 0"),
+        ("cluster=perhaps", "true or false"),
+        ("sentinel=h:1:2:x", "host:port"),
+        ("ssl_cert_reqs=maybe", "none, optional or required"),
+    ],
+)
+def test_options_that_are_none(option: str, why: str) -> None:
+    with pytest.raises(CallerError, match=why):
+        read(f"rediss+oq://host?{option}")
+
+
+@pytest.mark.parametrize(
+    ("queue", "tag"),
+    [("{mail}", b"mail"), ("a{mail}.dead", b"mail"), ("mail", None), ("{}x{y}", None), ("{{x}}", b"{x"), ("{x", None)],
+)
+def test_the_tag_of_a_queue_is_what_redis_hashes(queue: str, tag: bytes | None) -> None:
+    assert tag_of(queue) == tag
+
+
+def test_keys_of_claims_are_apart() -> None:
+    assert claim_key("a:b", "c") != claim_key("a", "b:c")
+
+
+def test_a_pattern_finds_only_its_prefix() -> None:
+    assert pattern_of(b"a[b]*?\\:") == rb"a\[b\]\*\?\\:*"
