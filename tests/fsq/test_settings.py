@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,22 @@ def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
 
 def test_paths_take_numbers_for_names(root: Path) -> None:
     assert fsq.path.item(1, 2.5, 3) == f"{root}/1/hosts/3/queue/2.5"
+
+
+def test_a_block_may_have_settings_of_its_own(root: Path) -> None:
+    seen = []
+    with constants.using(FSQ_ROOT="/elsewhere", FSQ_ITEM_MODE="600"):
+        thread = threading.Thread(target=lambda: seen.append(fsq.const("FSQ_ROOT")))
+        thread.start()
+        thread.join()
+        with constants.using(FSQ_ROOT="/inner"):
+            assert (constants.FSQ_ROOT, fsq.path.base("q"), fsq.const("FSQ_ITEM_MODE")) == ("/inner", "/inner/q", 0o600)
+        assert constants.text_of("FSQ_ROOT") == "/elsewhere"
+        fsq.set_const("FSQ_ROOT", "/for all")
+        assert fsq.path.base("q") == "/elsewhere/q"
+    assert seen == [str(root)]
+    assert fsq.path.base("q") == "/for all/q"
+    with pytest.raises(fsq.FSQEnvError), constants.using(FSQ_RUT="/x"):
+        pass
+    with pytest.raises(fsq.FSQEnvError), constants.using(FSQ_ITEM_MODE="x"):
+        pass

@@ -63,6 +63,7 @@ class Kind:
     slack: float = 0.0  # how much later than its time a job may come, where time is that of a server
     server: Callable[[pytest.FixtureRequest], ShiftingNode] | None = None  # whose clock is shifted, not the store's
     options: dict[str, Any] = field(default_factory=dict)
+    histories: float = 1.0  # of those that the machine runs: less for a server that is slow at what it does
     refuses: frozenset[str] = frozenset()  # names in test_payloads.PAYLOADS that it can't keep, and says so
 
 
@@ -105,6 +106,7 @@ PLACES = {
         lambda request: request.getfixturevalue("postgres_server").url(),
         frozenset({Differs.KEY_ORDER}),
         SYSTEM,
+        histories=0.3,  # each begins with tables of its own
         refuses=frozenset({"control characters", "lone surrogates"}),
     ),
     "disque": Kind(

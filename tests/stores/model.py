@@ -47,6 +47,7 @@ class Known:
     tries: int = 0  # as the next delivery will show it
     where: Where = Where.WAITING
     job: Any = None  # the delivery that holds it
+    perhaps: Any = None  # one that may hold it still: some stores give a claim that is kept new tokens, some don't
     claim: str | None = None
     is_claim_sure: bool = True  # a lease that was made longer by itself may have left its claim
     was_dead: bool = False
@@ -107,6 +108,7 @@ class Model:
         assert known.is_here, f"P3: {job.payload} is {known.where}"
         assert not known.due.is_surely_ahead(when.late), f"P8 or a lease broken: {known} came at {when}"
         assert job.tries == known.tries, f"tries of {known}"
+        assert lease is None or not self.is_spent(known), f"P9: {known} had all its tries"
         self._check_id(known, job)
         known.tries += 1
         known.claim, known.is_claim_sure = key, True
@@ -114,9 +116,12 @@ class Model:
         return known
 
     def delivered_again(self, job: Any, lease: float, when: Span) -> None:
-        """A claim gave a job that it had already."""
+        """A claim gave a job that it had already: no new try, but if its lease was over a store may count one."""
         known = self.jobs[job.payload]
-        assert job.tries == known.tries - 1, f"tries of {known}, claimed again"
+        is_sure = known.due.is_surely_ahead(when.late)
+        assert job.tries == known.tries - 1 or (not is_sure and job.tries == known.tries), f"tries of {known}"
+        self._check_id(known, job)
+        known.tries = job.tries + 1
         known.is_claim_sure = True
         self._hold(known, job, lease, when)
 
@@ -124,7 +129,7 @@ class Model:
         if lease is None:
             self.end(known, when)
             return
-        known.where, known.job, known.due = Where.OUT, job, when.later(lease)
+        known.where, known.job, known.perhaps, known.due = Where.OUT, job, None, when.later(lease)
         self.deliveries.append((known, job))
 
     def _check_id(self, known: Known, job: Any) -> None:
@@ -133,11 +138,11 @@ class Model:
         assert job.id == known.id
 
     def end(self, known: Known, when: Span, where: Where = Where.ENDED) -> None:
-        known.where, known.job, known.claim, known.ended = where, None, None, when
+        known.where, known.job, known.perhaps, known.claim, known.ended = where, None, None, None, when
         known.was_dead = known.was_dead or where is Where.DEAD
 
     def give_back(self, known: Known, due: Span) -> None:
-        known.where, known.job, known.claim, known.due = Where.WAITING, None, None, due
+        known.where, known.job, known.perhaps, known.claim, known.due = Where.WAITING, None, None, None, due
 
     def redriven(self, known: Known, when: Span) -> None:
         known.where, known.tries, known.due = Where.WAITING, 0, when

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Push, fsq
 from penstock.errors import BadPayload, BadUrl, CallerError, StoreError
-from penstock.fsq import auditing, constants, path, waiting
+from penstock.fsq import auditing, constants, inspecting, path, waiting
 from penstock.fsq.aside import Aside
 from penstock.fsq.names import parse
 from penstock.fsq.snapshot import Snapshot
@@ -232,6 +232,7 @@ def test_what_a_scanner_works_on_is_not_handed_out(root: Path, queue: blocking.Q
         job = queue.reserve(0)
         assert job is not None
         assert job.id == parse(second).job_id
+        job.ack()
         assert queue.reserve(0) is None
         # Nobody will tell when it is free again: it is tried after a while, and not again and again.
         next_mature = queue.next_mature()
@@ -522,6 +523,14 @@ def test_repair_brings_back_what_is_over_and_removes_what_is_left(root: Path, qu
     assert queue.scheduled() == 1
 
 
+def test_people_see_what_is_set_aside(queue: blocking.Queue) -> None:
+    queue.push_many([1, 2, 3])
+    queue.reserve(0)
+    queue.push("later", delay=LEASE)
+    told = inspecting.stats("mail")
+    assert (told["queue_items"], told["aside_items"]) == (2, 2)
+
+
 # What a power failure may leave
 
 
@@ -587,6 +596,18 @@ def test_a_directory_is_not_listed_for_each_job(
         if number % 3:
             job.ack()
     assert len(listings) == 1
+
+
+def test_who_would_go_away_with_empty_hands_looks_again(
+    root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "WORTH", 1e9)
+    for number in range(3):
+        assert queue.reserve(0) is None
+        put(root, name(number))
+        assert queue.next_mature() is not None
+        with queue.reserving(0) as job:
+            assert job is not None
 
 
 def test_pages_come_from_one_listing(root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,6 +695,24 @@ def _new_job(store: blocking.Store, payload: str, delay_ms: int) -> Any:
     job = NewJob(payload, payload.encode(), delay_ms=delay_ms)
     store.driver.prepare(job)
     return job
+
+
+@pytest.mark.parametrize("form", ["aio", "blocking"])
+async def test_a_closed_store_keeps_nothing_open(root: Path, form: str) -> None:
+    async def use() -> int:
+        if form == "aio":
+            async with aio.connect(f"fsq:{root}?sync=0") as store:
+                await store.queue("mail").push(1)
+                assert await store.queue("mail").pop(0.01) is not None
+                assert await store.queue("mail").pop(0.01) is None
+        else:
+            with blocking.connect(f"fsq:{root}?sync=0") as plain:
+                plain.queue("mail").push(1)
+                assert plain.queue("mail").pop(0.01) is not None
+                assert plain.queue("mail").pop(0.01) is None
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts
+
+    assert await use() == await use()
 
 
 def test_pulls_of_the_trigger_are_left_to_other_listeners(queue: blocking.Queue) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.fsq import auditing, constants, files
+from penstock.fsq.aside import KEY_FILE, key_name
 from penstock.fsq.names import parse
 from penstock.queues import blocking
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out
@@ -28,6 +29,7 @@ HISTORIES = 600 if LONG else 30
 TREES_MIN = 100_000 if LONG else 5_000
 LAID_OUT_EVERY = 50
 LEASE = 1000.0
+HELD = (f".penstock/claim/{key_name('held')}", KEY_FILE)
 FAR = 10**9  # seconds: whatever lease or delay there is, it is over then
 
 
@@ -194,6 +196,8 @@ def complaints(told: Story, tree: Tree, acks: set[str]) -> list[str]:
         expected = [] if kind == "gone" else [(wanted[kind], int(tries))]
         if places != expected:
             wrong.append(f"{ack}: but it is in {places}")
+        if kind == "claimed" and HELD not in {(directory, file) for directory, file, _, _ in tree}:
+            wrong.append(f"{ack}: but the claim is not there")
     return wrong
 
 

@@ -21,6 +21,7 @@ from penstock import fsq
 from penstock.errors import OutcomeUnknown, PartlyAdded, StoreError
 from penstock.fsq import auditing, constants, files
 from penstock.fsq.names import parse
+from penstock.fsq.returning import bring_back
 from penstock.queues import blocking
 from tests.fsq import original, programs
 from tests.fsq.test_refusals import as_nobody
@@ -493,6 +494,28 @@ def test_an_item_that_may_not_be_read_stands_in_nobodys_way(root: Path) -> None:
     said = as_nobody(work)
     assert said.startswith("open, then: ")
     assert said.endswith("items that can't be had: Permission denied")
+
+
+def test_nobody_brings_back_what_is_just_being_moved(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far_ms = int((time.time() + 9 * LEASE) * 1000)
+
+    class BusyDisk(files.Disk):
+        """After each step of the move, somebody looks by a clock that is far ahead."""
+
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            monkeypatch.setattr(files, "disk", files.Disk())
+            assert bring_back(str(root / "mail"), far_ms) == []
+            monkeypatch.setattr(files, "disk", self)
+
+    with connect(root, dead_letter="1,graves") as store:
+        queue = store.queue("mail", lease=LEASE)
+        queue.push("work")
+        job = reserved(queue)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "disk", BusyDisk())
+            job.fail("no")
+        assert (queue.total(), store.queue("graves").total()) == (0, 1)
 
 
 def test_a_move_to_another_file_system_stores_before_it_removes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from tests.stores.model import Known, Model, Span, Where
 
 IS_LONG = bool(os.environ.get("PENSTOCK_LONG"))
 # Histories, and steps of each.
-EXAMPLES = {"shifted": (300, 80) if IS_LONG else (40, 50), "real time": (20, 40) if IS_LONG else (2, 20)}
+EXAMPLES = {"shifted": (300, 80) if IS_LONG else (60, 50), "real time": (20, 40) if IS_LONG else (2, 20)}
 WORKERS = 3
 MAX_TRIES = 2
 LONG_S = 100_000.0  # a lease that no history outlives
@@ -39,7 +40,6 @@ NEEDED = {
     Capability.REMOVE,
     Capability.RESERVE,
     Capability.TOKEN,
-    Capability.UNIQUE,
 }
 
 Result = TypeVar("Result")
@@ -112,6 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
         for payload, job_id in zip(payloads, ids, strict=True):
             self.model.added(payload, job_id, when.later(delay * self.unit))
 
+    @precondition(lambda self: Capability.UNIQUE in self.bench.stores[0].capabilities)
     @rule(worker=workers, key=st.sampled_from(["x", "y"]), delay=units)
     def push_unique(self, worker: int, key: str, delay: int) -> None:
         payload, self.pushed = self.pushed, self.pushed + 1
@@ -190,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
         except LeaseLost:
             assert not is_held, f"a lease that holds was refused: {known}"
             return
-        assert is_current, f"P4: a stale lease was taken: {known}, {verb}"
+        assert is_current or known.perhaps is job, f"P4: a stale lease was taken: {known}, {verb}"
         if verb == "ack":
             self.model.end(known, when)
         elif verb == "fail" or (verb == "nack" and is_last):
@@ -254,8 +255,8 @@ class StoreMachine(RuleBasedStateMachine):
             if verb == "nack":
                 self.model.give_back(known, when.later(units * self.unit))
             else:
-                # The token is another now: only who claims it again can end it by itself.
-                known.due, known.job = when.later((1 + units) * self.unit), None
+                known.due = when.later((1 + units) * self.unit)
+                known.job, known.perhaps = None, known.job or known.perhaps
         if count < len(under):
             for known in set(under) - set(sure):
                 known.due = Span(min(known.due.early, when.early), when.later((1 + units) * self.unit).late)
@@ -340,11 +341,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When all leases and delays are over, what was not ended comes once more, and then the queue is empty."""
+        if sys.exc_info()[0] is not None:
+            return  # the history has failed: what comes after it means nothing
         if self.model.is_paused:
             self.pause_or_resume(0, 0)
         self.bench.run(self.place.advance(4 * self.unit))
         while self.model.must_come(self.place.now()):
             jobs, when = self.do(self.queues[0].reserve_many(100, PATIENCE, lease=LONG_S))
+            assert jobs, "what is ready doesn't come"
             for job in jobs:
                 self.model.delivered(job, LONG_S, when)
             assert all(self.bench.run(self.queues[0].ack_many(jobs)))
@@ -365,7 +369,7 @@ def test_any_history_keeps_the_promises(place: Place) -> None:
         bench = Bench(place, runner)
         examples, steps = EXAMPLES["shifted" if place.can_shift else "real time"]
         chosen = settings(
-            max_examples=max(2, examples // (3 if place.form == BLOCKING else 1)),
+            max_examples=max(2, round(examples * place.kind.histories / (3 if place.form == BLOCKING else 1))),
             stateful_step_count=steps,
             deadline=None,
             derandomize=True,

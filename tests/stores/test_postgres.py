@@ -266,3 +266,37 @@ async def test_a_batch_that_is_too_large_for_a_statement_is_cut(url: str, monkey
         ids = await queue.push_many(["x" * 100 + str(n) for n in range(9)])
         jobs = await queue.pop_many(20)
         assert [(job.id, job.payload[100:]) for job in jobs] == [(ids[n], str(n)) for n in range(9)]
+
+
+async def test_a_key_is_taken_again_by_a_job_that_nobody_got(url: str) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        first = await queue.push("x", unique="key")
+        await store.driver.put_back("mail", await store.driver.pop("mail", 1))
+        assert await queue.push("y", unique="key") == first
+
+
+async def test_a_claim_has_nothing_that_was_given_back_and_taken_by_others(url: str) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push_many(["a", "b", "c"])
+        claimed = await queue.claim("batch", 3)
+        await queue.release_many(claimed[:1])
+        await claimed[1].extend(1000)
+        other = await queue.reserve(0)
+        assert [job.payload for job in await queue.claim("batch", 3)] == ["b", "c"]
+        assert await queue.ack_claim("batch") == 2
+        assert await queue.ack_many([other]) == [True]
+
+
+async def test_an_end_is_noted_by_the_stores_time(url: str) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        first = await queue.push("x", unique="key", unique_for=100)
+        job = await queue.reserve(0)
+        store.shift_clock(1000)
+        await job.ack()
+        store.shift_clock(90)
+        assert await queue.push("y", unique="key") == first
+        store.shift_clock(20)
+        assert await queue.push("y", unique="key") != first

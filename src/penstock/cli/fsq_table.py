@@ -291,8 +291,9 @@ COMMANDS: dict[str, Command] = {
         "fsq_look:audit",
         "[QUEUE...]",
         "Find what crashes have left behind.",
-        "Litter in tmp, items that are half linked or half completed, names that can't be read, wrong modes. Nothing is"
-        " changed. Of all queues if none is named. Ends with 111 if there is anything.",
+        "Litter in tmp, items that are half linked or half completed, names that can't be read, wrong modes, items that"
+        " workers of the queue library have kept beyond their lease. Nothing is changed. Of all queues if none is"
+        " named. Ends with 111 if there is anything.",
         (
             HELP,
             JSON,

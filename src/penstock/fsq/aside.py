@@ -37,6 +37,7 @@ from penstock.fsq.constants import text_of
 from penstock.fsq.errors import FSQError, FSQWorkItemError
 from penstock.fsq.items import OPEN, lock
 from penstock.fsq.names import ItemName, parse
+from penstock.fsq.path import valid_name
 
 SIDE = ".penstock"
 LOST = "lost"
@@ -102,7 +103,7 @@ class Aside:
     def __init__(self, base: str) -> None:
         self.base = base
         self.queue, self.done, self.fail, self.tmp = (
-            f"{base}/{text_of(setting)}" for setting in ("FSQ_QUEUE", "FSQ_DONE", "FSQ_FAIL", "FSQ_TMP")
+            f"{base}/{valid_name(text_of(setting))}" for setting in ("FSQ_QUEUE", "FSQ_DONE", "FSQ_FAIL", "FSQ_TMP")
         )
         self.side = f"{base}/{SIDE}"
         self.lease = f"{self.side}/lease"

@@ -38,7 +38,6 @@ class PostgresBase(Driver):
     @property
     def _shift(self) -> str:
         """What tests add to the clock, as the first value of statements."""
-        self._pool.shift_ms = self.shift_ms
         return str(self.shift_ms)
 
     def _sql(self, queue: str) -> Statements:
@@ -60,6 +59,7 @@ class PostgresBase(Driver):
         undo: Undo | None = None,
     ) -> Rows:
         """Do a statement on a queue's table. Without the table, a push makes it, and for others there is nothing."""
+        self._pool.shift_ms = self.shift_ms
         was_known = queue in self._known
         if not was_known and not await self._find_table(queue, is_push):
             return []
@@ -68,8 +68,9 @@ class PostgresBase(Driver):
         except StoreError as problem:
             if not was_known or code_of(problem) != NO_TABLE:
                 raise
-        # Somebody took the table away.
+        # Somebody took the table away, or one of ours.
         self._known.discard(queue)
+        await self._pool.look_again()
         return await self._run(queue, statement, *values, is_push=is_push, is_once=is_once, undo=undo)
 
     async def _find_table(self, queue: str, is_wanted: bool) -> bool:

@@ -59,9 +59,7 @@ def read_address(address: Address, extra: Mapping[str, Any]) -> tuple[str, int]:
     if not 1 <= limit <= CONNECTIONS_MAX:
         raise CallerError(f"{address.url}: connections={limit} is none of 1 to {CONNECTIONS_MAX}")
     try:
-        # Put together anew, since libpq insists on the slashes, also where nothing stands between them.
-        place = f"postgresql://{address.netloc}{address.path}"
-        return make_conninfo(place, client_encoding="utf8", **given), limit
+        return make_conninfo(address.full, client_encoding="utf8", **given), limit
     except psycopg.Error as problem:
         raise BadUrl(f"{address.url} can't be read: {' '.join(str(problem).split())}") from problem
 
@@ -140,18 +138,18 @@ class Pool:
     async def run(self, statement: str, *values: str | None, is_once: bool = False, undo: Undo | None = None) -> Rows:
         """Do one statement; give its rows. `undo` is given them if the caller was interrupted meanwhile."""
         late: Rows = []
-        try:
-            for left in range(TRIES_MAX, 0, -1):
-                try:
-                    return await self._run(statement, values, is_once, late)
-                except StoreError as problem:
-                    if code_of(problem) not in COLLISIONS or left == 1:
-                        raise
-        except INTERRUPTED:
-            if late and undo is not None:
-                await undo(late)
-            raise
-        raise AssertionError("the last try returns or raises")
+        left = TRIES_MAX
+        while True:
+            left -= 1
+            try:
+                return await self._run(statement, values, is_once, late)
+            except StoreError as problem:
+                if code_of(problem) not in COLLISIONS or not left:
+                    raise
+            except INTERRUPTED:
+                if late and undo is not None:
+                    await undo(late)
+                raise
 
     async def _run(self, statement: str, values: tuple[str | None, ...], is_once: bool, late: Rows) -> Rows:
         self._check_process()
@@ -160,7 +158,7 @@ class Pool:
             cursor = AsyncRawCursor(link)
             try:
                 if link.shift_ms != self.shift_ms:
-                    await cursor.execute(SHIFT, (str(self.shift_ms),))
+                    await AsyncRawCursor(link).execute(SHIFT, (str(self.shift_ms),))
                     link.shift_ms = self.shift_ms
                 await cursor.execute(statement, values, prepare=True)
                 return await cursor.fetchall() if cursor.description else []
@@ -206,15 +204,19 @@ class Pool:
             await self.create(CREATION[table].replace("{schema}", str(schema)))
         self._made.add(table)
 
+    async def look_again(self) -> None:
+        """Make those of our own tables again that somebody took away."""
+        made, self._made = self._made, set()
+        for table in made:
+            await self.make_sure(table)
+
     async def run_beside(self, table: str, statement: str, *values: str | None) -> Rows:
         """Do a statement on a table of ours, which is made if it isn't there, or no longer."""
-        is_new = table not in self._made
         await self.make_sure(table)
         try:
             return await self.run(statement, *values)
         except StoreError as problem:
-            if is_new or code_of(problem) != NO_TABLE:
+            if code_of(problem) != NO_TABLE:
                 raise
-        self._made.discard(table)
-        await self.make_sure(table)
+        await self.look_again()
         return await self.run(statement, *values)

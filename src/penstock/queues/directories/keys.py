@@ -20,10 +20,10 @@ from typing import NamedTuple
 from penstock.codec import from_json, to_json
 from penstock.fsq import files
 from penstock.fsq.aside import key_name, listed
-from penstock.fsq.constants import number_of
 from penstock.job import NewJob
 from penstock.queues.directories.place import Place
 
+OURS_MODE = 0o660  # the directory, which is like the queue's others, decides who gets there
 TIDY_KEYS = 1000  # keys taken by one process before it looks for those that are over
 
 
@@ -44,19 +44,27 @@ class Taken(NamedTuple):
 @contextmanager
 def locked(where: str) -> Iterator[None]:
     """Wait for a lock of ours; it goes with the process that has it."""
-    fd = os.open(where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    fd = os.open(where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, OURS_MODE)
     try:
+        _open_to_group(fd)
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
         os.close(fd)
 
 
+def _open_to_group(fd: int) -> None:
+    """Workers of one group may be several users, whatever the umask of each is."""
+    with suppress(PermissionError):
+        os.fchmod(fd, OURS_MODE)
+
+
 def write_whole(where: str, data: bytes, is_safe: bool) -> None:
     """Write a file of ours, at once: whoever reads it finds the old or the new content."""
     draft = f"{where}.{os.urandom(4).hex()}"
-    fd = files.disk.create(draft, number_of("FSQ_ITEM_MODE") | 0o060)
+    fd = files.disk.create(draft, OURS_MODE)
     try:
+        _open_to_group(fd)
         files.disk.write(fd, data)
         if is_safe:
             files.disk.sync(fd)

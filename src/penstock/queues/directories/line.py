@@ -16,6 +16,7 @@ from penstock.fsq.aside import listed
 from penstock.fsq.snapshot import Snapshot, parts, row
 
 SETTLED_NS = 2_000_000_000  # some file systems keep whole seconds
+TRUST_S = 10.0  # a file server whose clock is behind may hide a change: so long at most
 WORTH = 50  # so many times as long as it took to make a listing, it is used
 
 
@@ -30,9 +31,11 @@ class Freshness:
 
     def is_over(self, must_know: bool) -> bool:
         """Whether it is time to list."""
-        if not must_know and time.monotonic() - self._made_s < WORTH * self._cost_s:
+        age_s = time.monotonic() - self._made_s
+        is_worth = age_s >= WORTH * self._cost_s
+        if not must_know and not is_worth:
             return False
-        return self._seen is None or self._seen != self._changed()
+        return self._seen is None or self._seen != self._changed() or (is_worth and age_s >= TRUST_S)
 
     def _changed(self) -> int:
         try:

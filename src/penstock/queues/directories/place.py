@@ -136,14 +136,18 @@ class Place:
         return None
 
     def existing(self, job_ids: set[str]) -> set[str]:
-        """Those of these jobs that are not ended."""
-        found = set(self.waiting(list(job_ids)))
-        if found != job_ids:
+        """Those of these jobs that are not ended; the looks that cost least come first."""
+        found = {job_id for job_id in job_ids if self._likely(job_id) is not None}
+        found |= self._reserved(job_ids - found)
+        found |= set(self.waiting(list(job_ids - found)))
+        # One may have been taken between the two looks.
+        return found | self._reserved(job_ids - found)
+
+    def _reserved(self, job_ids: set[str]) -> set[str]:
+        found: set[str] = set()
+        if job_ids:
             for lease in self.leases(must_know=True):
                 found.update(_search(lease.path, job_ids))
-        if found != job_ids:
-            # One may have gone from a lease into the queue between the two looks.
-            found.update(self.waiting(list(job_ids - found)))
         return found
 
 

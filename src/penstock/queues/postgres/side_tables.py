@@ -4,7 +4,7 @@
 |---|---|---|
 | `penstock_queues` | namespace, queue (key); options jsonb; paused boolean | which queues there are, and their pauses |
 | `penstock_counters` | namespace, queue, counter (key); value bigint | Keuss' counters |
-| `penstock_claims` | queue, key (key); ids text[]; tries integer[]; reserved timestamptz | jobs leased under a key |
+| `penstock_claims` | queue, key (key); ids text[]; reserved timestamptz | the jobs leased under a key |
 | `penstock_unique` | queue, key (key); id text; keep_ms bigint; free_at timestamptz | which job has a unique key |
 
 Indexes of `penstock_unique`: on (queue, id), for the jobs' ends, and on free_at, for tidying up. A key is taken while
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS penstock_counters (
     PRIMARY KEY (namespace, queue, counter)) WITH (fillfactor = 50)""",
     "penstock_claims": """
 CREATE TABLE IF NOT EXISTS penstock_claims (
-    queue text, key text, ids text[] NOT NULL, tries integer[] NOT NULL, reserved timestamptz NOT NULL,
+    queue text, key text, ids text[] NOT NULL, reserved timestamptz NOT NULL,
     PRIMARY KEY (queue, key))""",
     "penstock_unique": f"""
 CREATE TABLE IF NOT EXISTS penstock_unique (
@@ -152,11 +152,11 @@ DELETE FROM penstock_unique WHERE ctid = ANY (ARRAY(
     LIMIT $2::int8 FOR UPDATE SKIP LOCKED))"""
 
 
-# Claims. $2 is the queue, $3 the key. A job is under the key while it has the tries and the time of reservation that it
-# got with it: every other reserve changes one of them, and what gives it back takes the time away. Leases may change.
+# Claims. $2 is the queue, $3 the key. A job is under the key while it has the time of reservation that it got with it:
+# every other reserve has another, and what gives it back takes it away. Its lease may be made longer.
 _JOB = f"job._id, job._pl::text, job.tries, {us('job.mature')} AS until"
-_HELD = "unnest(claim.ids, claim.tries) AS held (id, tries)"
-_IS_HELD = "job._id = held.id AND job.tries = held.tries AND job.reserved = claim.reserved"
+_HELD = "unnest(claim.ids) AS held (id)"
+_IS_HELD = "job._id = held.id AND job.reserved = claim.reserved"
 
 
 def claim(table: str) -> str:
@@ -172,8 +172,8 @@ picked AS MATERIALIZED (
     FROM picked WHERE job.ctid = picked.place
     RETURNING {_JOB}, {us("picked.mature")} AS before
 ), kept AS (
-    INSERT INTO penstock_claims (queue, key, ids, tries, reserved)
-    SELECT $2, $3, array_agg(_id), array_agg(tries), {NOW} FROM leased HAVING count(*) > 0
+    INSERT INTO penstock_claims (queue, key, ids, reserved)
+    SELECT $2, $3, array_agg(_id), {NOW} FROM leased HAVING count(*) > 0
 )
 SELECT leased.*, NULL::boolean FROM leased
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, EXISTS (SELECT FROM known)"""

@@ -7,7 +7,7 @@
 | their order | index `idx_"_k_tbl_QUEUE"_mature` on `mature` | `names` |
 | queues, options, pauses | table `penstock_queues`: namespace, queue, options, paused | `side_tables` |
 | counters | table `penstock_counters`: namespace, queue, counter, value | `side_tables` |
-| claims | table `penstock_claims`: queue, key, ids, tries, reserved | `side_tables` |
+| claims | table `penstock_claims`: queue, key, ids, reserved | `side_tables` |
 | unique keys | table `penstock_unique`: queue, key, id, keep_ms, free_at | `side_tables` |
 | | indexes `penstock_unique_id` and `penstock_unique_free_at` | |
 | ends of jobs with keys | trigger `penstock_ended` on a queue's table, and its function | `side_tables` |
