@@ -7,10 +7,13 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -290,6 +293,74 @@ def test_nothing_is_lost_when_workers_are_killed_under_load(root: Path, tmp_path
     # What was ended in the moment of the kill could not be told any more: three jobs of a claim at most.
     assert len(pushed - set(acked) - set(left)) <= 3 * 3 * ROUNDS
     assert len(pushed) > 10 * ROUNDS
+
+
+def test_threads_may_share_a_store(root: Path) -> None:
+    count = 200
+    with connect(root) as store, ThreadPoolExecutor(8) as threads:
+        queue = store.queue("mail", lease=LEASE)
+
+        def push(number: int) -> None:
+            queue.push(number)
+
+        def work(_: int) -> list[Any]:
+            done = []
+            while job := queue.reserve(0):
+                done.append(job.payload)
+                job.ack()
+            return done
+
+        list(threads.map(push, range(count)))
+        done = [payload for part in threads.map(work, range(8)) for payload in part]
+        assert sorted(done) == list(range(count))
+        assert queue.stats()["commit"] == count
+
+
+def test_calls_of_threads_come_one_after_the_other(root: Path) -> None:
+    order = []
+    is_begun, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        is_begun.set()
+        may_end.wait(WAIT_S)
+        order.append("first")
+
+    with connect(root) as store, ThreadPoolExecutor(2) as threads:
+        threads.submit(store.driver.run, first)
+        is_begun.wait(WAIT_S)
+        second = threads.submit(store.driver.run, order.append, "second")
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        may_end.set()
+        second.result(WAIT_S)
+    assert order == ["first", "second"]
+
+
+def test_a_forked_child_can_go_on_with_the_store(root: Path) -> None:
+    with connect(root, stats="memory:") as store:
+        queue = store.queue("mail", lease=LEASE)
+        queue.push_many(["one", "two"])
+        queue.ack(reserved(queue))  # so that there is something to know
+        is_held, may_end = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            may_end.wait(WAIT_S)
+
+        holder = threading.Thread(target=store.driver.run, args=(hold,))  # a call of another thread is under way
+        holder.start()
+        is_held.wait(WAIT_S)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(int(WAIT_S))
+            with suppress(BaseException):
+                queue.push("from the child")
+                os._exit(0 if queue.pop(0).payload == "two" else 1)  # type: ignore[union-attr]  # then it fails, too
+            os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        may_end.set()
+        holder.join()
+        assert [job.payload for job in queue.reserve_many(5)] == ["from the child"]
 
 
 # Beside scanners

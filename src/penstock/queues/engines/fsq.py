@@ -23,9 +23,11 @@ lock on the item itself that scanners take, too.
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
+from weakref import WeakSet
 
 from penstock.errors import StoreError
 from penstock.fsq import constants, files, gates, installing
@@ -67,6 +69,12 @@ class FsqEngine(Engine):
         self.root = root
         self.keep = keep
         self.sync = sync
+        self.forget()
+        _engines.add(self)
+
+    def forget(self) -> None:
+        """Know of no queue. In a forked child another thread of the parent may have been at work on what was known."""
+        self._lock = threading.RLock()
         self._queues: dict[str, _Queue] = {}
 
     @contextmanager
@@ -77,8 +85,8 @@ class FsqEngine(Engine):
             yield
 
     def guarded(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        """A call, with this store's settings, and with the system's errors as ours."""
-        with self.settings():
+        """A call, one at a time, with this store's settings, and with the system's errors as ours."""
+        with self._lock, self.settings():
             try:
                 return call(*args, **named)
             except (FSQError, OSError) as problem:
@@ -312,6 +320,17 @@ class FsqEngine(Engine):
     def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
         claims = self._claims(queue, key, now_ms)
         return 0 if claims is None else claims.nack(key, now_ms + delay_ms if delay_ms > 0 else None)
+
+
+_engines: WeakSet[FsqEngine] = WeakSet()
+
+
+def _forget_all() -> None:
+    for engine in list(_engines):
+        engine.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _remove(where: str | None, steps: files.Steps) -> bool:
