@@ -138,12 +138,18 @@ def _show(node: Node, job: Job, protocol: int) -> bytes:
 
 
 def _compact(node: Node, job: Job, protocol: int) -> bytes:
-    """Give a job as a row: id, queue, state, body, ctime, ttl, delay, retry, replicate, nacks, deliveries, requeue."""
+    """Give a job as a row: id, queue, state, body, ctime, ttl, delay, retry, replicate, nacks, deliveries, requeue.
+
+    Of an active job the state says what for, where that is known.
+    """
+    state = STATE_NAMES[job.state]
+    if job.state == ACTIVE:
+        state = next((shade for shade, test in SHADES.items() if test(node, job)), state)
     requeue = b":%d\r\n" % max(0, job.requeue_at - node.now_ms) if job.requeue_at else encode_value(None, protocol)
     return b"*12\r\n$40\r\n%b\r\n%b%b%b:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n%b" % (
         job.id,
         bulk(job.queue),
-        bulk(STATE_NAMES[job.state]),
+        bulk(state),
         bulk(job.body),
         job.ctime,
         max(0, (job.expires_at - node.now_ms + 999) // 1000),

@@ -132,8 +132,9 @@ def _add_copied(node: Node, name: bytes, bodies: list[bytes], terms: Terms, exte
             return ids
         raise Refused(*(refusals.LEAVING_AND_ONE_SHORT if node.cluster.leaving else refusals.FULL_AND_ONE_SHORT))
     if terms.asynchronous and external:
-        replicate_unasked(node, jobs, external)
-        return ids
+        if replicate_unasked(node, jobs, external):
+            return ids
+        raise Refused(*(refusals.LEAVING_AND_ONE_SHORT if node.cluster.leaving else refusals.FULL_AND_ONE_SHORT))
     for job in jobs:
         node.jobs.put(job)
     node.memory.used_bytes += JOB_BYTES * len(jobs) + sum(map(len, bodies))

@@ -97,9 +97,10 @@ def _hand_over(node: Node, job: Job) -> None:
     if not ready:
         return
     wanted = min(job.rules.replicate, len(ready))
-    holders = frozenset(sorted(job.holders.delivered & ready)[:wanted])
+    # All who have it already are named, also those who need not confirm: they can't learn of each other from us later.
+    holders = (job.holders.delivered & node.cluster.ids) - node.alone.delivered
     unfit = holders if job.rules.retry_s else originals(node)
-    delivered = holders.union(node.choose(wanted - len(holders), unfit))
+    delivered = holders.union(node.choose(max(0, wanted - len(holders & ready)), unfit))
     if job.state == QUEUED:
         node.queues.by_name[job.queue].drop()
     job.state = WAIT_REPL

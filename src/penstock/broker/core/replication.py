@@ -86,19 +86,22 @@ def give_to_original(node: Node, jobs: list[Job]) -> bool:
     return True
 
 
-def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> None:
-    """Send copies without waiting for anything; an external one is queued by one of the nodes."""
+def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> bool:
+    """Send copies without waiting for anything; one node queues an external one. False if nobody can have it."""
     wanted = jobs[0].rules.replicate
     kept = frozenset() if external else node.alone.delivered
     once = external and not jobs[0].rules.retry_s
     chosen = node.choose(wanted - len(kept), originals(node) if once else kept)
     delivered = kept.union(chosen)
+    if not delivered:
+        return False
     holders = node.held_by(delivered)
     for job in jobs:
         job.holders = holders
         node.outbox.give(bus.REPLJOB, delivered, message_record(node, job), bus.NOREPLY | (bus.QUEUE_IT if once else 0))
         if external and not once:
             node.outbox.tell(bus.ENQUEUE, frozenset(chosen[:1]), job.id, job.rules.delay_s)
+    return True
 
 
 def _is_once(addition: Addition) -> bool:
