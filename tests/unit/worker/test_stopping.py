@@ -209,11 +209,18 @@ def test_a_worker_as_a_program_is_stopped_by_signals_and_leaves_them_as_they_wer
     def push(job: Job) -> None:
         os.kill(os.getpid(), number)
 
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    with blocking.connect(f"memory:signals-{number}") as store:
-        store.queue("mail").push("x")
-        assert Worker(store.url, "mail", push).main().done == 1
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+    def own(number: int, frame: object) -> None:
+        raise AssertionError("the program's own handler is not asked while a worker runs")
+
+    before = {each: signal.signal(each, own) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with blocking.connect(f"memory:signals-{number}") as store:
+            store.queue("mail").push("x")
+            assert Worker(store.url, "mail", push).main().done == 1
+        assert [signal.getsignal(each) for each in before] == [own, own]
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 async def _fail(job: Job) -> None:
