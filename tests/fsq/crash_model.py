@@ -8,24 +8,31 @@ every tree that a disk may hold after a crash there, by these rules:
   not, whatever became of others; but of changes to one name, the later implies the earlier.
 - A rename within a directory is one change. Between two directories it is two, of which the removal implies the
   addition: a rename never loses a file, though after a crash both names may be there.
+- A directory is a name in the one above it. A name in a directory implies that the directory is there; that one is
+  removed, or has another name, implies what was changed in it before.
 - A sync of a directory forces the changes made in it before. A sync of a file forces its data, and no name.
 
 `strict` models a disk that is worse than those we know: there, syncing the directory that a file was renamed out of
-forces the removal without the addition, and the file may be gone. One process alone can keep its files even so, by the
-order of its syncs; several can't, since any of them may sync the directory at the wrong moment.
+forces the removal without the addition, and the file may be gone; and syncing a new directory forces the names in it
+without its own. One process alone can keep its files even so, by the order of its syncs; several can't, since any of
+them may sync the directory at the wrong moment.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from penstock.fsq.files import Disk
 
 Entry = tuple[str, str]  # directory, name
 Tree = frozenset[tuple[str, str, bytes, int]]  # directory, name, data, which file it is
+DIRECTORY = 0  # in place of the number of a file
+CHANGES_OF_DIRECTORIES = ("make_directory", "remove_directory", "rename_directory")
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,17 @@ class RecordingDisk(Disk):
         self.record.append(Operation("unlink", self._short(path)))
 
     def rename(self, source: str, target: str) -> None:
+        kind = "rename_directory" if os.path.isdir(source) else "rename"
         super().rename(source, target)
-        self.record.append(Operation("rename", self._short(source), self._short(target)))
+        self.record.append(Operation(kind, self._short(source), self._short(target)))
+
+    def make_directory(self, path: str, mode: int) -> None:
+        super().make_directory(path, mode)
+        self.record.append(Operation("make_directory", self._short(path)))
+
+    def remove_directory(self, path: str) -> None:
+        super().remove_directory(path)
+        self.record.append(Operation("remove_directory", self._short(path)))
 
     def sync_directory(self, path: str) -> None:
         self.record.append(Operation("sync_directory", self._short(path)))
@@ -98,9 +114,16 @@ class Change:
     """Names that change together: each leads to a file from now on, or to none."""
 
     entries: dict[Entry, int | None]
-    after: list[int] = field(default_factory=list)  # positions of changes to the same names that this one implies
-    addition: int | None = None  # position of the other half of a rename
+    after: list[int] = field(default_factory=list)  # positions of changes to the same names: this one implies them
+    loose: list[int] = field(default_factory=list)  # of others that it implies, but not where a strict disk forces it
     is_forced: bool = False
+
+
+@lru_cache(None)
+def _chain(directory: str) -> tuple[str, ...]:
+    """A directory, and those above it."""
+    parts = directory.split("/")
+    return tuple("/".join(parts[:length]) for length in range(1, len(parts) + 1))
 
 
 def split(path: str) -> Entry:
@@ -111,12 +134,20 @@ def split(path: str) -> Entry:
 class Left:
     """Plays a record, and gives what a crash leaves at the point it has come to."""
 
-    def __init__(self, start: dict[str, bytes], strict: bool = False) -> None:
-        """Begin with a tree that is all on the disk, given by paths."""
+    def __init__(
+        self, start: dict[str, bytes], strict: bool = False, unread: Iterable[str] = (), shared: Iterable[str] = ()
+    ) -> None:
+        """Begin with a tree that is all on the disk, given by paths.
+
+        Nobody reads the `unread` directories; `shared` ones are there, whoever makes or removes them.
+        """
         self._strict = strict
+        self._unread = frozenset(unread)
+        self._shared = frozenset(shared)
         self.names: dict[Entry, int] = {}
-        self.data: dict[int, bytes] = {}
-        self.safe: dict[int, int] = {}  # how many bytes of each file are synced
+        self.data: dict[int, bytes] = {DIRECTORY: b""}
+        self.safe: dict[int, int] = {DIRECTORY: 0}  # how many bytes of each file are synced
+        self._made: set[str] = set()  # directories that we know of; all others are always there
         self.acks: set[str] = set()
         self.changes: list[Change] = []
         self._durable: dict[Entry, int] = {}
@@ -124,6 +155,9 @@ class Left:
             file = -1 - number
             self.names[split(path)] = self._durable[split(path)] = file
             self.data[file], self.safe[file] = data, len(data)
+            for directory in _chain(split(path)[0]):
+                self._made.add(directory)
+                self.names[split(directory)] = self._durable[split(directory)] = DIRECTORY
 
     def play(self, step: Operation) -> None:
         if step.kind == "create":
@@ -139,6 +173,16 @@ class Left:
             self._change({split(step.path): None})
         elif step.kind == "rename":
             self._rename(split(step.path), split(step.target))
+        elif step.kind in CHANGES_OF_DIRECTORIES and step.path in self._shared:
+            pass
+        elif step.kind == "make_directory":
+            self._made.add(step.path)
+            self._change({split(step.path): DIRECTORY})
+        elif step.kind == "remove_directory":
+            self._change({split(step.path): None}, emptied=step.path)
+        elif step.kind == "rename_directory":
+            self._made |= {step.path, step.target}
+            self._change({split(step.path): None, split(step.target): DIRECTORY}, emptied=step.path)
         elif step.kind == "sync_directory":
             self._force(step.path)
         else:
@@ -153,18 +197,27 @@ class Left:
         self._change({target: file})
         addition = len(self.changes) - 1
         self._change({source: None})
-        self.changes[-1].addition = addition
+        if source[0] not in self._unread:
+            self.changes[-1].loose += [addition, *self.changes[addition].loose]
 
-    def _change(self, entries: dict[Entry, int | None]) -> None:
-        after = [
-            position for position, other in enumerate(self.changes) if not other.entries.keys().isdisjoint(entries)
-        ]
-        self.changes.append(Change(entries, after))
+    def _change(self, entries: dict[Entry, int | None], emptied: str | None = None) -> None:
         for entry, file in entries.items():
             if file is None:
                 self.names.pop(entry, None)
             else:
                 self.names[entry] = file
+        seen = {entry: file for entry, file in entries.items() if entry[0] not in self._unread}
+        after = [position for position, other in enumerate(self.changes) if not other.entries.keys().isdisjoint(seen)]
+        above = {split(path) for directory, _ in seen for path in _chain(directory)}
+        loose = [position for position, other in enumerate(self.changes) if not other.entries.keys().isdisjoint(above)]
+        if emptied is not None:
+            loose += [
+                position
+                for position, other in enumerate(self.changes)
+                if any(emptied in _chain(directory) for directory, _ in other.entries)
+            ]
+        if seen:
+            self.changes.append(Change(seen, after, loose))
 
     def _force(self, directory: str) -> None:
         for change in self.changes:
@@ -175,8 +228,7 @@ class Left:
             _apply(self._durable, self.changes.pop(0))
             for change in self.changes:
                 change.after = [position - 1 for position in change.after if position > 0]
-                if change.addition is not None:
-                    change.addition = change.addition - 1 if change.addition > 0 else None
+                change.loose = [position - 1 for position in change.loose if position > 0]
 
     def _force_change(self, change: Change) -> None:
         if not change.is_forced:
@@ -186,22 +238,31 @@ class Left:
 
     def trees(self) -> Iterator[Tree]:
         """Give every tree that a crash may leave now."""
-        free = [position for position, change in enumerate(self.changes) if not change.is_forced]
-        for size in range(len(free) + 1):
-            for chosen in itertools.combinations(free, size):
-                kept = {position for position, change in enumerate(self.changes) if change.is_forced} | set(chosen)
-                if all(kept.issuperset(self._implied(self.changes[position])) for position in kept):
-                    yield from self._with_data(kept)
+        forced = frozenset(position for position, change in enumerate(self.changes) if change.is_forced)
+        free = [position for position in range(len(self.changes)) if position not in forced]
+        for kept in self._legal(forced, free):
+            yield from self._with_data(kept)
+
+    def _legal(self, kept: frozenset[int], free: list[int]) -> Iterator[frozenset[int]]:
+        """Add any of the free changes; what a change implies came before it."""
+        if not free:
+            yield kept
+            return
+        yield from self._legal(kept, free[1:])
+        if kept.issuperset(self._implied(self.changes[free[0]])):
+            yield from self._legal(kept | {free[0]}, free[1:])
 
     def _implied(self, change: Change) -> list[int]:
-        if change.addition is None or (self._strict and change.is_forced):
-            return change.after
-        return [*change.after, change.addition]
+        return change.after if self._strict and change.is_forced else [*change.after, *change.loose]
 
-    def _with_data(self, kept: set[int]) -> Iterator[Tree]:
+    def _with_data(self, kept: frozenset[int]) -> Iterator[Tree]:
         names = dict(self._durable)
         for position in sorted(kept):
             _apply(names, self.changes[position])
+        gone = {path for path in self._made if split(path) not in names}
+        names = {
+            entry: file for entry, file in names.items() if file != DIRECTORY and gone.isdisjoint(_chain(entry[0]))
+        }
         open_files = sorted({file for file in names.values() if self.safe[file] < len(self.data[file])})
         for contents in itertools.product(*(self._contents(file) for file in open_files)):
             data = {**self.data, **dict(zip(open_files, contents, strict=True))}
@@ -211,6 +272,15 @@ class Left:
         data, safe = self.data[file], self.safe[file]
         cut = (safe + len(data)) // 2
         return list({data, data[:safe], data[:cut], data[:safe] + bytes(len(data) - safe)})
+
+
+def shared_directories(threads: Iterable[list[Operation]]) -> set[str]:
+    """Those that several processes use: mixed in another order, one might use what another makes later."""
+    users: Counter[str] = Counter()
+    for thread in threads:
+        paths = {path for step in thread if step.kind != "ack" for path in (step.path, step.target)}
+        users.update({directory for path in paths for directory in _chain(path)})
+    return {directory for directory, count in users.items() if count > 1}
 
 
 def _apply(names: dict[Entry, int], change: Change) -> None:

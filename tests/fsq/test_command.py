@@ -371,6 +371,17 @@ def test_items_are_distributed_by_links_and_a_trigger_is_pulled(run: Run, root: 
     assert second in listing(root, "fail")
 
 
+def test_items_are_distributed_unopened_and_unlocked(run: Run, root: Path, queue: str) -> None:
+    run("add-host", "far", "mail")
+    name = fsq.senqueue(queue, "data")
+    with fsq.FSQWorkItem(queue, name):
+        assert run("host-dist", "mail") == Done(0, "", "")
+        assert listing(root, "hosts/far/queue") == []
+        assert run("host-dist", "-n", "mail") == Done(0, "", "")
+    assert (root / "mail/hosts/far/queue" / name).read_bytes() == b"data"
+    assert listing(root, "done") == [name]
+
+
 def test_programs_run_one_by_one_unless_told_otherwise(run: Run, root: Path, queue: str, tmp_path: Path) -> None:
     for number in range(4):
         fsq.senqueue(queue, "", number)

@@ -124,6 +124,30 @@ def test_the_child_of_a_killed_scan_keeps_its_item(root: Path, queue: str, tmp_p
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_scan_that_waits_for_its_rate_completes_what_ends_and_can_be_told_to_stop(
+    root: Path, queue: str, jobs: str
+) -> None:
+    first, second = fsq.senqueue(queue, ""), fsq.senqueue(queue, "")
+    scan = programs.start("scan", "-r", "0.001", "-j", jobs, "mail", "true")
+    try:
+        wait_until(lambda: os.listdir(root / "mail/done") == [first])
+        scan.send_signal(signal.SIGTERM)
+        assert scan.wait(programs.SECONDS_MAX) == 111
+    finally:
+        scan.kill()
+        scan.wait()
+    assert os.listdir(root / "mail/queue") == [second]
+
+
+@pytest.mark.system
+def test_the_last_item_of_a_slow_scan_ends_it_at_once(root: Path, queue: str) -> None:
+    name = fsq.senqueue(queue, "")
+    assert programs.run("scan", "-r", "0.001", "mail", "true").returncode == 0
+    assert os.listdir(root / "mail/done") == [name]
+
+
+@pytest.mark.system
 def test_a_worker_that_dies_by_a_signal_ends_the_scan(root: Path, queue: str) -> None:
     first, second = fsq.senqueue(queue, ""), fsq.senqueue(queue, "")
     done = programs.run("scan", "mail", "sh", "-c", "kill -9 $$")

@@ -1,7 +1,8 @@
 """A million waiting items: the scan begins after one pass over the names, oldest first, within 50 MB.
 
 By default the names come from a stand-in for the directory, as a million files take a minute to make; PENSTOCK_LONG=1
-makes them. The memory is that of the whole process: interpreter, modules and all.
+makes them. The memory is that of the whole process: interpreter, modules and all. Names are alike, as one program makes
+them; or random, as with an id for an argument; or random and long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ITEMS = 1_000_000
 MEGABYTES_MAX = 50
 
 PROGRAM = """
-import os, sys
+import os, random, sys
 from penstock import fsq
 from penstock.fsq import snapshot
 
@@ -30,6 +31,13 @@ real = os.scandir
 class Entry:
     __slots__ = ("name",)
 
+chance = random.Random(9)
+ARGUMENTS = {
+    "alike": lambda at: f"argument-{at}",
+    "random": lambda at: f"{chance.getrandbits(128):032x}",
+    "long": lambda at: f"{chance.getrandbits(640):0160x}",
+}
+
 class Names:
     # In no order, as a directory gives them: 7919 and a million have no common factor.
     def __enter__(self):
@@ -38,9 +46,10 @@ class Names:
         pass
     def __iter__(self):
         entry = Entry()
+        argument = ARGUMENTS[sys.argv[2]]
         for number in range(1_000_000):
             at = number * 7919 % 1_000_000
-            entry.name = f"_202611151842{at % 60:02d}_{at // 60}_{at % 977}_some-host_0_argument-{at}"
+            entry.name = f"_202611151842{at % 60:02d}_{at // 60}_{at % 977}_some-host_0_{argument(at)}"
             yield entry
 
 def counted(path):
@@ -69,9 +78,9 @@ print(int(peak) // 1024)
 """
 
 
-def megabytes(kind: str) -> int:
+def megabytes(*words: str) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, kind], env=programs.environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, *words], env=programs.environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
@@ -80,10 +89,11 @@ def megabytes(kind: str) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory is read from /proc")
+@pytest.mark.parametrize("names", ["alike", "random", "long"])
 def test_a_million_names_take_little_memory(
-    root: Path, queue: str, record_property: Callable[[str, object], None]
+    root: Path, queue: str, record_property: Callable[[str, object], None], names: str
 ) -> None:
-    used = megabytes("stand-in")
+    used = megabytes("stand-in", names)
     record_property("megabytes", used)
     assert used <= MEGABYTES_MAX
 
@@ -96,4 +106,4 @@ def test_a_million_files_take_little_memory(root: Path, queue: str) -> None:
     for at in range(ITEMS):
         name = f"{directory}/_202611151842{at % 60:02d}_{at // 60}_{at % 977}_some-host_0_argument-{at}"
         os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o640))
-    assert megabytes("files") <= MEGABYTES_MAX
+    assert megabytes("files", "") <= MEGABYTES_MAX

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock import fsq
-from tests.fsq import programs
+from penstock.fsq import files
+from tests.fsq import programs, small_disk
 
 NOBODY = 65534
 
@@ -123,23 +124,22 @@ def test_the_command_line_tells_it_too(open_root: Path) -> None:
     assert len(os.listdir(open_root / "mail/queue")) == 1
 
 
-@pytest.fixture
-def small_disk(root: Path) -> Iterator[Path]:
-    """A real file system of a megabyte."""
+@pytest.fixture(params=small_disk.KINDS)
+def little_room(root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A root on a disk of a megabyte."""
     where = root / "small"
     where.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "tmpfs", str(where)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
     fsq.set_const("FSQ_ROOT", str(where))
-    yield where
-    subprocess.run(["umount", str(where)], check=True)
+    if request.param == "injected":
+        monkeypatch.setattr(files, "disk", small_disk.SmallDisk())
+        yield where
+    else:
+        with small_disk.mounted(where):
+            yield where
 
 
 @pytest.mark.system
-def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path) -> None:
+def test_a_full_disk_is_told_and_loses_nothing(little_room: Path) -> None:
     fsq.install("mail")
     made: list[str] = []
 
@@ -150,8 +150,8 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path) -> None:
     with pytest.raises(fsq.FSQEnqueueError, match="No space left on device") as caught:
         fill()
     assert caught.value.errno == errno.ENOSPC
-    assert os.listdir(small_disk / "mail/tmp") == []
-    assert sorted(os.listdir(small_disk / "mail/queue")) == sorted(made)
+    assert os.listdir(little_room / "mail/tmp") == []
+    assert sorted(os.listdir(little_room / "mail/queue")) == sorted(made)
     done = []
     for item in fsq.scan("mail"):
         assert item.item is not None
@@ -162,7 +162,7 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path) -> None:
 
 
 @pytest.mark.system
-def test_no_inode_left_is_told_too(small_disk: Path) -> None:
+def test_no_inode_left_is_told_too(little_room: Path) -> None:
     fsq.install("mail")
 
     def fill() -> None:
@@ -171,7 +171,7 @@ def test_no_inode_left_is_told_too(small_disk: Path) -> None:
 
     with pytest.raises(fsq.FSQEnqueueError, match="No space left on device"):
         fill()
-    assert os.listdir(small_disk / "mail/tmp") == []
-    count = len(os.listdir(small_disk / "mail/queue"))
+    assert os.listdir(little_room / "mail/tmp") == []
+    count = len(os.listdir(little_room / "mail/queue"))
     # There is no room for notes of attempts either.
     assert sum(1 for item in fsq.scan("mail") if fsq.success(item) is None) == count

@@ -55,10 +55,20 @@ def test_the_oldest_comes_first(root: Path, queue: str) -> None:
     assert ids(queue) == in_order
 
 
-def test_runs_of_a_large_snapshot_are_merged_in_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("held_bytes", [1 << 20, 3000, 0])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_runs_of_a_large_snapshot_are_merged_in_order(
+    root: Path, monkeypatch: pytest.MonkeyPatch, held_bytes: int, has_file: bool
+) -> None:
     from penstock.fsq import snapshot
 
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(snapshot, "RUN_ROWS", BLOCK_ROWS + 7)
+    monkeypatch.setattr(snapshot, "HELD_BYTES_MAX", held_bytes)
+    if not has_file:
+        monkeypatch.setattr(snapshot.tempfile, "mkstemp", refuse)
     directory = root / "many"
     directory.mkdir()
     made = [name("20260101000000", number, 0, "é\n") for number in range(2000)]
@@ -67,6 +77,25 @@ def test_runs_of_a_large_snapshot_are_merged_in_order(root: Path, monkeypatch: p
     found = Snapshot([(str(directory), "h")])
     assert found.count == 2000
     assert list(found) == [(each, "h") for each in made]
+    assert list(found) == [(each, "h") for each in made], "once more"
+
+
+def test_a_snapshot_that_nobody_needs_leaves_no_file(
+    root: Path, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.fsq import snapshot
+
+    monkeypatch.setattr(snapshot, "RUN_ROWS", 2)
+    monkeypatch.setattr(snapshot, "HELD_BYTES_MAX", 0)
+    monkeypatch.setattr(snapshot.tempfile, "tempdir", str(tmp_path))
+    made = [fsq.senqueue(queue, "") for _ in range(9)]
+    before = len(os.listdir("/dev/fd"))
+    items = fsq.scan(queue)
+    assert len(os.listdir("/dev/fd")) == before + 1
+    assert os.listdir(tmp_path) == ["root"]
+    assert [item.id for item in items] == made
+    del items
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_what_arrives_later_waits_for_the_next_scan(queue: str) -> None:
@@ -258,6 +287,15 @@ def test_an_item_that_was_tried_often_enough_is_failed_unrun(root: Path, queue: 
     assert places(root)["fail"] == [used]
     put(root, name(tries=10**6))
     assert len(ids(queue, max_tries=0)) == 1
+
+
+def test_a_name_without_room_for_another_try_fails_for_good(root: Path, queue: str) -> None:
+    name = "_20261115184212_0_1_web_9_".ljust(255, "x")
+    (root / "mail/queue" / name).touch()
+    with fsq.FSQWorkItem(queue, name, max_tries=0) as item, pytest.raises(fsq.FSQMaxTriesError, match="no name"):
+        fsq.fail_tmp(item)
+    assert places(root)["fail"] == [name]
+    assert places(root)["queue"] == []
 
 
 def test_an_old_item_is_failed_and_a_young_one_is_run(root: Path, queue: str) -> None:
@@ -454,6 +492,15 @@ def test_an_id_that_leads_elsewhere_destroys_nothing(root: Path, queue: str, bad
         assert caught.value.errno == errno.EINVAL
     assert (root / "victim").read_bytes() == b"precious"
     assert places(root)["tmp"] == []
+
+
+def test_an_id_that_is_refused_leaves_no_file_open(queue: str, tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    before = os.listdir("/dev/fd")
+    for _ in range(3):
+        with pytest.raises(fsq.FSQPathError):
+            fsq.reenqueue(str(tmp_path / "data"), "../x", queue)
+    assert len(os.listdir("/dev/fd")) == len(before)
 
 
 def test_a_target_that_is_not_there_is_told(root: Path, queue: str) -> None:

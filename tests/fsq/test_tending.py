@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import fsq
-from penstock.fsq import auditing, inspecting
+from penstock.fsq import auditing, inspecting, tending
 from penstock.fsq.tending import purge, redrive
 
 OLD = "_20200101000000_0_1_web_0_old"
@@ -86,6 +86,25 @@ def test_a_redrive_replaces_nothing_and_passes_over_what_it_can_not_read(root: P
         redrive(queue, ["_20200101000000_0_1_web_0_absent"])
     with pytest.raises(ValueError, match="fail or done"):
         redrive(queue, place="tmp")
+
+
+def test_a_redrive_that_can_not_go_on_has_done_what_came_before(root: Path, queue: str) -> None:
+    good, stopped, unread = fail(queue, tries=1), fail(queue, tries=2), fail(queue)
+    (root / "mail/queue" / stopped.replace("_2_arg", "_0_arg")).touch()
+    with pytest.raises(fsq.FSQFailError, match="already"):
+        redrive(queue, [good, stopped, unread])
+    assert (root / "mail/queue" / good.replace("_1_arg", "_0_arg")).read_bytes() == b"data"
+    assert sorted(os.listdir(root / "mail/fail")) == sorted([stopped, unread])
+
+
+def test_a_redrive_of_many_is_done_in_turns(root: Path, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tending, "SYNC_ITEMS", 2)
+    failed = [fail(queue, tries=1) for _ in range(5)]
+    told: list[int] = []
+    back = redrive(queue, progress=told.append)
+    assert back == [name.replace("_1_arg", "_0_arg") for name in failed]
+    assert sorted(os.listdir(root / "mail/queue")) == sorted(back)
+    assert told == [2, 4]
 
 
 def test_old_items_are_removed(root: Path, queue: str) -> None:

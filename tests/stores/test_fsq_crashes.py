@@ -21,7 +21,7 @@ from penstock.fsq import auditing, constants, files
 from penstock.fsq.aside import KEY_FILE, key_name
 from penstock.fsq.names import parse
 from penstock.queues import blocking
-from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out
+from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
 from tests.fsq.test_crashes import mixed
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -110,7 +110,7 @@ def record(told: Story) -> None:
         assert job is not None
         if verb == "extend, ack":
             job.extend(2 * LEASE)
-        if verb.endswith("ack"):
+        if verb in ("ack", "extend, ack"):
             told.ending.add(job.id)
             job.ack()
             return f"gone 0 {job.id}"
@@ -244,7 +244,8 @@ def test_no_crash_loses_doubles_or_tears_a_job(story: Story, tmp_path: Path, mon
     seen: set[tuple[Tree, frozenset[str]]] = set()
     laid_out = 0
     plans = [(thread, Left(story.start, strict=True)) for thread in story.threads]
-    plans += [(mixed(story.threads, chance), Left(story.start)) for _ in range(HISTORIES)]
+    shared = shared_directories(story.threads)
+    plans += [(mixed(story.threads, chance), Left(story.start, shared=shared)) for _ in range(HISTORIES)]
     for history, left in plans:
         for step in history:
             left.play(step)

@@ -26,7 +26,8 @@ from penstock.fsq import auditing, constants, files
 from penstock.fsq.names import parse
 from penstock.fsq.returning import bring_back
 from penstock.queues import blocking
-from tests.fsq import original, programs
+from penstock.queues.directories import moving
+from tests.fsq import original, programs, small_disk
 from tests.fsq.test_refusals import as_nobody
 from tests.processes import wait_until
 
@@ -420,24 +421,23 @@ def test_workers_and_scanners_run_each_item_once(root: Path, tmp_path: Path) -> 
 # Full disks, and directories of others
 
 
-@pytest.fixture
-def small_disk(root: Path) -> Iterator[Path]:
-    """A real file system of a megabyte."""
+@pytest.fixture(params=small_disk.KINDS)
+def little_room(root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A root on a disk of a megabyte."""
     where = root / "small"
     where.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "tmpfs", str(where)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
-    yield where
-    subprocess.run(["umount", str(where)], check=True)
+    if request.param == "injected":
+        monkeypatch.setattr(files, "disk", small_disk.SmallDisk())
+        yield where
+    else:
+        with small_disk.mounted(where):
+            yield where
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("size", [0, 50_000])
-def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, size: int) -> None:
-    with connect(small_disk) as store:
+def test_a_full_disk_is_told_and_loses_nothing(little_room: Path, size: int) -> None:
+    with connect(little_room) as store:
         queue = store.queue("mail", lease=LEASE)
         ids = []
 
@@ -449,7 +449,7 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, size: int) -> N
             fill()
         with pytest.raises(StoreError, match="No space left on device"):
             queue.push_many([b"x" * 600_000, b"x" * 600_000] if size else [b"", b""])
-        assert list((small_disk / "mail/tmp").iterdir()) == []
+        assert list((little_room / "mail/tmp").iterdir()) == []
         assert [job.id for job in queue.jobs()] == ids
         for _ in range(3):  # these leave room for the directory of a lease
             assert queue.pop(0) is not None
@@ -587,6 +587,18 @@ def test_nobody_brings_back_what_is_just_being_moved(root: Path, monkeypatch: py
             patch.setattr(files, "disk", BusyDisk())
             job.fail("no")
         assert (queue.total(), store.queue("graves").total()) == (0, 1)
+
+
+def test_many_jobs_are_moved_in_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "TOGETHER", 2)
+    with connect(root, dead_letter="1,graves") as store:
+        queue, graves = store.queue("mail", lease=LEASE), store.queue("graves")
+        queue.push_many(range(5))
+        assert all(queue.fail_many(queue.reserve_many(5), ["no"] * 5))
+        assert (queue.total(), graves.total()) == (0, 5)
+        assert graves.redrive() == 5
+        assert [job.payload for job in queue.jobs()] == [0, 1, 2, 3, 4]
+    assert list(root.glob("*/.penstock/lease/*")) == list(root.glob("*/tmp/*")) == []
 
 
 def test_a_move_to_another_file_system_stores_before_it_removes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,23 @@ def _age(call: Call, default: float | None) -> float:
     return int(found[1]) * SECONDS[found[2]]
 
 
-def _progress(call: Call) -> Callable[[int], None]:
-    """On a terminal, a line that counts."""
-    if not sys.stderr.isatty():
-        return lambda count: None
-    return lambda count: print(f"\r{call.program}: {count} items", end="", file=sys.stderr, flush=True)
+class Counting:
+    """On a terminal, a line that counts, and makes room for whatever else is printed."""
+
+    def __init__(self, call: Call) -> None:
+        self._program = call.program
+        self._is_there = False
+
+    def __call__(self, count: int) -> None:
+        if sys.stderr.isatty():
+            self._is_there = True
+            print(f"\r{self._program}: {count} items", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_there:
+            self._is_there = False
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _printable(name: str) -> str:
@@ -117,14 +128,16 @@ def redrive(call: Call) -> int:
     """Put failed items back."""
     if not call.words or (len(call.words) == 1) != call.has("all"):
         raise UsageError
+    counting = Counting(call)
     new_ids = tending.redrive(
         call.words[0],
         call.words[1:] or None,
         place=call.value("place") or "fail",
         host=call.value("host"),
         keep_tries=call.has("keep-tries"),
-        progress=_progress(call),
+        progress=counting,
     )
+    counting.clear()
     if call.has("json"):
         _dump({"queue": call.words[0], "redriven": len(new_ids), "ids": new_ids})
     else:
@@ -140,8 +153,10 @@ def purge(call: Call) -> int:
         raise UsageError
     age = _age(call, None)
     place = call.value("place") or "done"
+    counting = Counting(call)
     for queue in call.words:
-        count = tending.purge(queue, place, age, call.value("host"), call.has("dry-run"), _progress(call))
+        count = tending.purge(queue, place, age, call.value("host"), call.has("dry-run"), counting)
+        counting.clear()
         if call.has("json"):
             _dump({"queue": queue, "place": place, "removed": count, "dry_run": call.has("dry-run")})
         else:
@@ -153,13 +168,16 @@ def audit(call: Call) -> int:
     """Find what crashes have left behind."""
     age = _age(call, auditing.OLD_SECONDS)
     found = 0
+    counting = Counting(call)
     for queue in call.words or fsq.queues():
-        for finding in auditing.audit(queue, age):
+        for finding in auditing.audit(queue, age, counting):
+            counting.clear()
             found += 1
             if call.has("json"):
                 _dump({"queue": queue, **finding.as_dict()})
             else:
                 print(f"{finding.kind}: {_printable(finding.where)}: {_printable(finding.text)}")
+    counting.clear()
     if not found and not call.has("json"):
         print("nothing found")
     return TMP if found else 0
@@ -171,8 +189,10 @@ def repair(call: Call) -> int:
         raise UsageError
     age = _age(call, auditing.OLD_SECONDS)
     left = done = 0
+    counting = Counting(call)
     for queue in call.words:
-        for finding, reason in auditing.repair(queue, age):
+        for finding, reason in auditing.repair(queue, age, counting):
+            counting.clear()
             left += reason is not None
             done += reason is None
             if call.has("json"):
@@ -180,6 +200,7 @@ def repair(call: Call) -> int:
             else:
                 outcome = "repaired" if reason is None else f"left: {reason}"
                 print(f"{finding.kind}: {_printable(finding.where)}: {outcome}")
+    counting.clear()
     if not call.has("json"):
         print(f"{done} repaired, {left} left")
     return TMP if left else 0

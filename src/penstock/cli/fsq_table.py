@@ -278,7 +278,6 @@ COMMANDS: dict[str, Command] = {
         "From done, unless another place is named. An item that somebody works on is left alone.",
         (
             HELP,
-            VERBOSE,
             JSON,
             HOST,
             Flag("p", "place", "PLACE", "From where: done (the default), fail or queue."),

@@ -101,6 +101,7 @@ def host_dist(call: Call) -> int:
         link=call.has("link"),
         trigger=call.has("trigger"),
         ignore_down=call.has("ignore-down"),
+        no_open=call.has("no-open"),
         no_done=call.has("no-done"),
         verbose=call.has("verbose"),
         lock=_lock(call),

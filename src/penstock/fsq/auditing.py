@@ -25,12 +25,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 from penstock.fsq import files, path, returning
 from penstock.fsq.aside import KEY_FILE, Aside, leases_in, listed, readable
 from penstock.fsq.constants import number_of
 from penstock.fsq.errors import FSQConfigError, FSQError, FSQWorkItemError, as_error, describe
-from penstock.fsq.inspecting import PLACES, host_names, place_of
+from penstock.fsq.inspecting import PLACES, PROGRESS_ITEMS, Progress, host_names, place_of, unseen
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.names import parse
 
@@ -65,23 +66,30 @@ class Finding:
         return {"kind": self.kind, "path": self.where, "text": self.text, "repairable": self.repair is not None}
 
 
-def audit(queue: str, older_seconds: float = OLD_SECONDS) -> Iterator[Finding]:
+def audit(queue: str, older_seconds: float = OLD_SECONDS, progress: Progress = unseen) -> Iterator[Finding]:
     """Look through a queue and its hosts."""
     with as_error(FSQConfigError, f"there is no queue {queue}: {path.base(queue)}"):
         os.stat(path.base(queue))
+    numbers = count(1)  # of the items that were looked at
     for host in (None, *host_names(queue)):
         missing = [place for place in PLACES if not os.path.isdir(place_of(place, queue, host))]
         yield from _directories(queue, host, missing)
         for place in PLACES:
             if place not in missing:
-                yield from _Place(queue, host, place, older_seconds).findings()
+                for found in _Place(queue, host, place, older_seconds).findings():
+                    number = next(numbers)
+                    if not number % PROGRESS_ITEMS:
+                        progress(number)
+                    yield from found
         yield from _attempts(queue, host)
         yield from _set_aside(Aside(path.base(queue, host)), time.time_ns() // 1_000_000)
 
 
-def repair(queue: str, older_seconds: float = OLD_SECONDS) -> Iterator[tuple[Finding, str | None]]:
+def repair(
+    queue: str, older_seconds: float = OLD_SECONDS, progress: Progress = unseen
+) -> Iterator[tuple[Finding, str | None]]:
     """Put right what can be, one by one; each finding comes with nothing, or with the reason why it stays."""
-    for finding in audit(queue, older_seconds):
+    for finding in audit(queue, older_seconds, progress):
         if finding.repair is None:
             yield finding, "a person must look at it"
             continue
@@ -172,7 +180,8 @@ class _Place:
         self._older_seconds = older_seconds
         self._item_mode = number_of("FSQ_ITEM_MODE")
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[Iterator[Finding]]:
+        """What is wrong with each of its files."""
         directory = place_of(self._place, self._queue, self._host)
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -180,7 +189,7 @@ class _Place:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                yield from self._look(entry.name, f"{directory}/{entry.name}", status)
+                yield self._look(entry.name, f"{directory}/{entry.name}", status)
 
     def _look(self, name: str, where: str, status: os.stat_result) -> Iterator[Finding]:
         if not stat.S_ISREG(status.st_mode):

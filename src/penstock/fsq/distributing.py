@@ -22,6 +22,7 @@ def distribute(
     link: bool = False,
     trigger: bool = False,
     ignore_down: bool = False,
+    no_open: bool = False,
     no_done: bool = False,
     verbose: bool = False,
     lock: bool | None = None,
@@ -33,7 +34,7 @@ def distribute(
     names = installing.hosts(queue) if hosts is None else tuple(hosts)
     if not names:
         raise FSQError(errno.ENOENT, f"queue {queue} has no hosts")
-    items = scan(queue, lock=lock, ttl=ttl, max_tries=max_tries, ignore_down=ignore_down, look=no_done)
+    items = scan(queue, lock=lock, ttl=ttl, max_tries=max_tries, ignore_down=ignore_down, no_open=no_open, look=no_done)
     failed = False
     while True:
         try:
@@ -112,7 +113,14 @@ def fork_exec_items(
     """Run a program for each waiting item, or, without one, copy the items to the queue's hosts; give a status."""
     if not exec_args and not empty_ok:
         return distribute(
-            queue, hosts, link=link, trigger=trigger, ignore_down=ignore_down, no_done=no_done, verbose=verbose
+            queue,
+            hosts,
+            link=link,
+            trigger=trigger,
+            ignore_down=ignore_down,
+            no_open=no_open,
+            no_done=no_done,
+            verbose=verbose,
         )
     job = Job(
         queue=queue,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import select
 import subprocess
@@ -28,7 +27,6 @@ from penstock.fsq import installing
 from penstock.fsq.constants import const, number_of, text_of
 from penstock.fsq.errors import FSQDownError, FSQError, FSQScanError, FSQWorkItemError, describe
 from penstock.fsq.items import FSQWorkItem
-from penstock.fsq.ratelimit import RatelimitedIterator
 from penstock.fsq.scanning import FSQScanGenerator, scan
 from penstock.fsq.waiting import POLL_SECONDS, RESCAN_SECONDS, Waiter
 
@@ -98,9 +96,7 @@ class Engine:
         self._aborted = False
         self._failed = False  # something went wrong that is not an item's own failure
         self._said: set[str] = set()
-        self._slots: RatelimitedIterator[None] | None = None
-        if job.max_rate > 0:
-            self._slots = RatelimitedIterator(job.max_rate, 1, itertools.repeat(None))
+        self._slot_at = 0.0  # no item is begun before; as in ratelimit.py, lost time is caught up
 
     def run(self) -> int:
         """Work until nothing is left, or, if that is the job, until it is stopped; give the exit status."""
@@ -143,7 +139,10 @@ class Engine:
         """Do one thing; tell whether there is more to do."""
         may_begin = not (self._aborted or self._stopping)
         if may_begin and self._items is not None and len(self._children) < self._job.jobs:
-            self._begin_next(self._items)
+            if time.monotonic() < self._slot_at:
+                self._sleep(None, self._slot_at)
+            else:
+                self._begin_next(self._items)
             return True
         if self._children:
             self._sleep(self._waiter if may_begin and self._items is None else None)
@@ -156,8 +155,6 @@ class Engine:
     # Beginning with items.
 
     def _begin_next(self, items: FSQScanGenerator) -> None:
-        if self._slots is not None:
-            next(self._slots)
         try:
             item = next(items)
         except StopIteration:
@@ -192,6 +189,8 @@ class Engine:
 
     def _start(self, item: FSQWorkItem) -> None:
         self._said.clear()
+        if self._job.max_rate > 0:
+            self._slot_at = (self._slot_at or time.monotonic()) + 1 / self._job.max_rate
         if self._job.verbose:
             self._report(f"working on {item.id} ...")
         words = [*self._job.command, *item.arguments]
@@ -224,9 +223,9 @@ class Engine:
 
     # Waiting, for children, for the end and for new work.
 
-    def _sleep(self, waiter: Waiter | None) -> None:
+    def _sleep(self, waiter: Waiter | None, until: float | None = None) -> None:
         poller = select.poll()
-        seconds: list[float] = []
+        seconds: list[float] = [] if until is None else [max(0.0, until - time.monotonic())]
         for child in self._children:
             if child.fd is None:
                 seconds.append(CHILD_POLL_SECONDS)

@@ -144,6 +144,10 @@ class Steps:
         disk.unlink(path)
         self._sources[os.path.dirname(path)] = None
 
+    def lead(self, directory: str) -> None:
+        """Sync this one with the targets: a directory in it, which is one of them, may be new."""
+        self._targets[directory] = None
+
     def touch(self, directory: str) -> None:
         """Sync this one, too: an earlier change in it must be on the disk with these."""
         self._others[directory] = None

@@ -17,6 +17,9 @@ from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, as_error,
 from penstock.fsq.names import parse
 from penstock.fsq.snapshot import Snapshot
 
+Progress = Callable[[int], None]  # is told how many items were gone through, from time to time
+PROGRESS_ITEMS = 1000
+
 PLACES: dict[str, Callable[..., str]] = {
     "queue": path.queue,
     "done": path.done,
@@ -43,6 +46,10 @@ class Entry:
     def as_dict(self) -> dict[str, Any]:
         """Give what JSON can hold."""
         return {**asdict(self), "arguments": list(self.arguments)}
+
+
+def unseen(count: int) -> None:
+    """Progress that nobody wants to know of."""
 
 
 def place_of(place: str, queue: str, host: str | None = None) -> str:

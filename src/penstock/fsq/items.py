@@ -200,17 +200,23 @@ class FSQWorkItem:
             self._check_limits(
                 tries, self.max_tries if max_tries is None else max_tries, self.ttl if ttl is None else ttl
             )
+            with as_error(FSQFailError, f"cannot put item {self.id} back into {self.queue}"):
+                return self._put_back(tries)
         except FSQWorkItemError as error:
             self.fail_perm()
             error.strerror = f"{error.strerror}: for item {self.id}; failed permanently"
             raise
-        with as_error(FSQFailError, f"cannot put item {self.id} back into {self.queue}"):
-            return self._put_back(tries)
 
     def _put_back(self, tries: int) -> str:
         directory = path.queue(self.queue, self.host)
         new_id = self.name.with_tries(tries)
-        files.move(f"{directory}/{self.id}", f"{directory}/{new_id}")
+        try:
+            files.move(f"{directory}/{self.id}", f"{directory}/{new_id}")
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            # It would be run again and again, and nothing after it.
+            raise FSQMaxTriesError(errno.EINTR, f"no name has room for {tries} tries") from error
         files.disk.sync_directory(directory)
         self._forget_attempt()
         self.tries = tries

@@ -78,7 +78,8 @@ def vreenqueue(
         raise ValueError("only an item of a queue can be linked")
     targets = targets_of(rest[-1], hosts, all_hosts)
     if not is_queued:
-        return _copy(Pieces(source), checked_id(rest[0]), targets)
+        item_id = checked_id(rest[0])
+        return _copy(Pieces(source), item_id, targets)
     held = source if isinstance(source, FSQWorkItem) else None
     item_id = checked_id(held.id if held else source)
     queue, host = (held.queue, held.host) if held else (path.valid_name(src_queue), None)

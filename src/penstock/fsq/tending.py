@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 
 from penstock.fsq import files, path
 from penstock.fsq.errors import FSQError, FSQFailError, FSQScanError, FSQWorkItemError, as_error
-from penstock.fsq.inspecting import place_of
+from penstock.fsq.inspecting import PROGRESS_ITEMS, Progress, place_of, unseen
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.names import parse
 from penstock.fsq.snapshot import Snapshot
 
-SYNC_ITEMS = 1000  # items that share one sync of their directories
-Progress = Callable[[int], None]
-
-
-def _ignore(count: int) -> None:
-    """Nobody wants to know."""
+SYNC_ITEMS = PROGRESS_ITEMS  # items that share one sync of their directories
 
 
 def redrive(
@@ -29,7 +24,7 @@ def redrive(
     place: str = "fail",
     host: str | None = None,
     keep_tries: bool = False,
-    progress: Progress = _ignore,
+    progress: Progress = unseen,
 ) -> list[str]:
     """Put items of `fail` (or `done`) back into the queue, all or the named ones, with 0 tries; give their new names.
 
@@ -39,39 +34,55 @@ def redrive(
     if place not in ("fail", "done"):
         raise ValueError(f"items come back from fail or done, not from {place!r}")
     source, target = place_of(place, queue, host), path.queue(queue, host)
-    named = item_ids is not None
-    names = _names(source) if item_ids is None else map(path.valid_name, item_ids)
+    names = iter(_names(source) if item_ids is None else map(path.valid_name, item_ids))
     new_ids: list[str] = []
-    with _synced(target, source, new_ids):
-        for count, name in enumerate(names, 1):
-            try:
-                new_ids.append(_bring_back(name, source, target, keep_tries))
-            except FSQError as error:
-                if named or error.errno != errno.EINVAL:
-                    raise
-            if not count % SYNC_ITEMS:
-                progress(count)
+    while together := list(islice(names, SYNC_ITEMS)):
+        new_ids += _bring_back(together, source, target, keep_tries, is_named=item_ids is not None)
+        if len(together) == SYNC_ITEMS:
+            progress(len(new_ids))
     return new_ids
 
 
-def _bring_back(name: str, source: str, target: str, keep_tries: bool) -> str:
+def _bring_back(names: list[str], source: str, target: str, keep_tries: bool, is_named: bool) -> list[str]:
+    """Give items their new names where they are, sync that, then move them.
+
+    A power failure may leave an item in both places. Under one name that means completed, and nobody runs it; under two
+    names nobody could tell.
+    """
+    new_ids: list[str] = []
+    try:
+        for name in names:
+            try:
+                new_ids.append(_renamed(name, source, target, keep_tries))
+            except FSQError as error:
+                if is_named or error.errno != errno.EINVAL:
+                    raise
+    finally:
+        if new_ids:
+            _move(new_ids, source, target)
+    return new_ids
+
+
+def _renamed(name: str, source: str, target: str, keep_tries: bool) -> str:
     parsed = parse(name)
     new_id = name if keep_tries else parsed.with_tries(0)
     with as_error(FSQFailError, f"cannot put {name} back"):
-        if files.identity(f"{target}/{new_id}") is not None:
-            raise FSQFailError(errno.EEXIST, f"cannot put {name} back: it is in the queue already")
-        # A rename and no link: an item that is in both places under one name counts as completed.
-        files.disk.rename(f"{source}/{name}", f"{target}/{new_id}")
+        os.lstat(f"{source}/{name}")
+        for directory in (target,) if new_id == name else (target, source):
+            if files.identity(f"{directory}/{new_id}") is not None:
+                raise FSQFailError(errno.EEXIST, f"cannot put {name} back: there is {directory}/{new_id} already")
+        if new_id != name:
+            files.disk.rename(f"{source}/{name}", f"{source}/{new_id}")
     return new_id
 
 
-@contextlib.contextmanager
-def _synced(target: str, source: str, changes: list[str]) -> Iterator[None]:
-    """Sync both directories at the end if anything has changed, also after an error."""
-    try:
-        yield
-    finally:
-        if changes:
+def _move(names: list[str], source: str, target: str) -> None:
+    with as_error(FSQFailError, f"cannot put items back into {target}"):
+        files.disk.sync_directory(source)
+        try:
+            for name in names:
+                files.disk.rename(f"{source}/{name}", f"{target}/{name}")
+        finally:
             files.disk.sync_directory(target)
             files.disk.sync_directory(source)
 
@@ -82,7 +93,7 @@ def purge(
     older_seconds: float = 0,
     host: str | None = None,
     dry_run: bool = False,
-    progress: Progress = _ignore,
+    progress: Progress = unseen,
 ) -> int:
     """Remove the items of a place that were enqueued so long ago; give their number.
 
@@ -97,7 +108,7 @@ def purge(
         with as_error(FSQScanError, f"cannot remove {name}"):
             if _enqueued_at(directory, name) <= limit and (dry_run or _remove(queue, place, host, directory, name)):
                 removed += 1
-        if not count % SYNC_ITEMS:
+        if not count % PROGRESS_ITEMS:
             progress(count)
     if removed and not dry_run:
         files.disk.sync_directory(directory)

@@ -67,6 +67,6 @@ def _result(data: bytes) -> Any:
 
 
 def without_token(address: str) -> str:
-    """Give the address for a message: its path may be a secret."""
+    """Give the address for a message: its path may be a secret, and so may what stands before an `@`."""
     url = urlsplit(address)
-    return f"{url.scheme}://{url.netloc}"
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"

@@ -106,6 +106,7 @@ class Ender:
             self._made[group] = self.aside.new_lease(*group)
             if token.key is None:
                 self.place.drawers.make(self._made[group])
+                self.steps.lead(self.aside.lease)
         directory = self._made[group]
         try:
             name = self.into(where, directory, name)
