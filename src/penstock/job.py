@@ -65,6 +65,18 @@ class Lease(NamedTuple):
     token: str | None
 
 
+class Mark(NamedTuple):
+    """What to remember of a reserved job, to have it again after a restart: its id, who gave it, and its counters.
+
+    Without counters, whoever may have had it meanwhile.
+    """
+
+    id: str
+    node: str = ""
+    nacks: int | None = None
+    additional_deliveries: int | None = None
+
+
 class Move(NamedTuple):
     """One job that leaves its queue for another, in the form that it has there."""
 

@@ -191,6 +191,18 @@ async def test_a_claim_of_no_jobs_gives_those_that_the_key_has(place: Place) -> 
         assert _payloads(await queue.claim("key", 0)) == [0]
 
 
+async def test_a_claim_gives_its_jobs_again_in_the_same_order(place: Place) -> None:
+    async with place.connect() as store, place.connect() as other:
+        queue = store.queue(place.new_name(), lease=1000)
+        for name, delay in (("first", 2 * place.unit), ("second", place.unit), ("third", 0)):
+            await queue.push(name, delay=delay)
+        await queue.push_many(range(20))
+        await place.advance(2 * place.unit)
+        ids = [job.id for job in await queue.claim("key", 30)]
+        assert len(ids) == 23
+        assert [job.id for job in await other.queue(queue.name, lease=1000).claim("key", 30)] == ids
+
+
 async def test_keys_of_two_queues_are_apart(place: Place) -> None:
     async with place.connect() as store:
         red, green = (store.queue(place.new_name(), lease=1000) for _ in range(2))

@@ -1,7 +1,6 @@
 """A store on nodes that are like those of the original Disque: no tokens, no claims, and nothing that they don't know.
 
-There is no original among our tests. The node here is ours, without the commands that are only ours; MONITOR shows
-whether a word was sent that an original would refuse.
+There is no original among our tests: see `original_node`.
 """
 
 from __future__ import annotations
@@ -15,32 +14,15 @@ from typing import Any
 import pytest
 
 from penstock import Capability, DeadLetter, JobState, Push
-from penstock.broker.commands.table import COMMANDS
-from penstock.client import Connection
 from penstock.errors import LeaseLost, Unsupported
 from penstock.queues import aio, blocking
 from tests.processes import NodeProcess, meet
 from tests.stores.harness import PATIENCE
-from tests.stores.shifting_node import ShiftingNode
+from tests.stores.original_node import OriginalNode, understanding
 
 pytestmark = pytest.mark.system
 
-# Words that stand in commands of the original with our own meaning.
-OUR_WORDS = {b"LEASE", b"AFTER", b"COMPACT", b"SCHEDULED", b"RESERVED"}
-
 _names = (f"queue-{number}" for number in count(1))
-
-
-class OriginalNode(ShiftingNode):
-    """A node without what is only ours."""
-
-    @property
-    def argv(self) -> list[str]:
-        ours = [name for name, info in COMMANDS.items() if info.extension]
-        conf = self.directory / "original.conf"
-        conf.write_text("".join(f'rename-command {name} ""\n' for name in ours))
-        python, script, server, *words = super().argv
-        return [python, script, server, str(conf), *words]
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +35,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OriginalNode]:
 
 @pytest.fixture(autouse=True)
 def watched(node: OriginalNode) -> Iterator[None]:
-    """See to it that nothing is sent which an original would not understand."""
-    with Connection(node.host, node.port, timeout=5) as monitor:
-        assert monitor.execute("MONITOR") == b"OK"
+    with understanding(node):
         yield
-        node.call("PING", "the end")
-        while b'"the end"' not in (line := monitor.receive()):
-            words = [word.strip(b'"').upper() for word in line.split(b" ")[2:]]
-            if words[0] not in (b"COMMAND", b"DEBUG"):
-                assert not OUR_WORDS & set(words), line
-                info = COMMANDS.get(words[0].decode().lower())
-                assert info is not None, line
-                assert not info.extension, line
 
 
 def url_of(node: NodeProcess) -> str:

@@ -1,11 +1,14 @@
 """Claims in PostgreSQL: a row of `penstock_claims` for each key, with the jobs that it got."""
 
+from penstock.errors import StoreError
 from penstock.job import StoredJob
 from penstock.queues.aio.postgres_base import PostgresBase
+from penstock.queues.aio.postgres_client import code_of
 from penstock.queues.aio.postgres_link import Rows
 from penstock.queues.postgres.side_tables import ack_claim, claim, claim_again, nack_claim
 
 CLAIMS = "penstock_claims"
+IS_TAKEN = "23505"  # PostgreSQL's code for a second row under one key
 
 
 class PostgresClaims(PostgresBase):
@@ -14,17 +17,20 @@ class PostgresClaims(PostgresBase):
     async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
         await self._pool.make_sure(CLAIMS)
         statement = claim(self._sql(queue).table)
-        rows = await self._run(queue, statement, self._shift, queue, key, str(count), str(lease_ms))
+        try:
+            rows = await self._run(queue, statement, self._shift, queue, key, str(count), str(lease_ms))
+        except StoreError as problem:
+            if code_of(problem) != IS_TAKEN:
+                raise
+            rows = [(True,)]  # somebody has begun the same claim at the same moment
         if rows and rows[-1][-1]:
-            return self._jobs(await self._again(queue, key, lease_ms))
-        return self._jobs(rows[:-1])
+            again = await self._again(queue, key, lease_ms)
+            return [self._leased(row) for row in sorted(again, key=lambda row: row[-1])]
+        return [self._leased(row) for row in sorted(rows[:-1], key=lambda row: (row[4], row[0]))]
 
     async def _again(self, queue: str, key: str, lease_ms: int) -> Rows:
         await self._pool.make_sure(CLAIMS)
         return await self._run(queue, claim_again(self._sql(queue).table), self._shift, queue, key, str(lease_ms))
-
-    def _jobs(self, rows: Rows) -> list[StoredJob]:
-        return [self._leased(row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
 
     async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
         return len(await self._again(queue, key, lease_ms))

@@ -15,14 +15,16 @@ dead-letter limits or coalescing: `queue` does that for all of them. Rules that 
 6. What Keuss also writes has Keuss' names and forms; what is only ours lives in places that a Node peer never reads.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.errors import CallerError
-from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
+from penstock.job import JobState, Lease, Mark, Move, NewJob, Sizes, StoredJob
 from penstock.queues.blocking.signals.base import Signal
 from penstock.queues.blocking.stats.base import Stats
 from penstock.queues.capabilities import Capability
+from penstock.queues.looks import NOTHING, Part, Rows, Wanted, bound, columns_of
 from penstock.queues.options import OPTIONS, POLL_S, Address, Options
 
 
@@ -43,12 +45,18 @@ class Driver:
     can_wait: ClassVar[bool] = False
     # The store itself holds back the jobs of a paused queue.
     pauses_itself: ClassVar[bool] = False
+    # It has a shorter way for jobs of which there is nothing to say but their bodies: `push_bodies`.
+    takes_bodies: ClassVar[bool] = False
     poll_s: ClassVar[float] = POLL_S
     # How often to ask for the store's `version` while somebody waits: for stores whose other users send no signals.
     watch_s: ClassVar[float | None] = None
     batch_max: ClassVar[int] = 1000  # jobs in one call: the queue cuts larger ones
     # Options that only this kind of store has; any other is refused. None leaves it to the driver to look at them.
     own_options: ClassVar[frozenset[str] | None] = None
+    # What `look` compares by itself: columns of `Wanted.limits`, and `id` for `Wanted.ids`. States it always does.
+    compares: ClassVar[frozenset[str]] = frozenset()
+    # Whether jobs can be had again by their marks, where there are no claims.
+    has_marks: ClassVar[bool] = False
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         self.address = address
@@ -100,6 +108,10 @@ class Driver:
         Several keys in one call may be equal: the first wins. With a channel, the store's own signal is sent along,
         with the lowest time of maturity in milliseconds.
         """
+        raise NotImplementedError
+
+    def push_bodies(self, queue: str, bodies: Sequence[bytes]) -> list[str]:
+        """Store jobs that are ready at once and have no options; give their ids."""
         raise NotImplementedError
 
     def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
@@ -154,6 +166,30 @@ class Driver:
         """Look at jobs, oldest maturity first, of all states if none is given. Jobs may come and go between pages."""
         raise NotImplementedError
 
+    def parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
+        """How a look at these queues is cut, so that several processes can share it."""
+        return [Part((queue,)) for queue in queues]
+
+    def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        """Look at the jobs of a part, about `count` at a time. Here by `peek`, state after state.
+
+        It ends on a busy queue, too: of each state it shows as many jobs as there were at the beginning.
+        """
+        (queue,) = part.queues
+        states = [state for state in JobState if state in wanted.states]
+        if cursor is None:
+            sizes = self.sizes(queue)
+            left, begin = [bound(sizes, state) for state in states], None
+        else:
+            left, begin = json.loads(cursor)
+        at = next((at for at, jobs in enumerate(left) if jobs > 0), None)
+        if at is None:
+            return NOTHING
+        page = self.peek(queue, states[at], min(count, left[at]), begin)
+        left[at] = left[at] - len(page.jobs) if page.cursor is not None else 0
+        following = json.dumps([left, page.cursor if left[at] > 0 else None]) if any(n > 0 for n in left) else None
+        return Rows(len(page.jobs), columns_of(page.jobs, queue, wanted.columns), following)
+
     def sizes(self, queue: str) -> Sizes:
         """How many jobs there are."""
         raise NotImplementedError
@@ -197,4 +233,18 @@ class Driver:
 
     def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
         """Give the jobs under a key back, and end the key; gives how many were given back."""
+        raise NotImplementedError
+
+    # Jobs by their marks: for who keeps account of what it holds, on a store that can't.
+
+    def regain(self, queue: str, marks: Sequence[Mark]) -> list[StoredJob]:
+        """Have jobs again that were reserved: those that nobody has had since, with new leases. Others are left out."""
+        raise NotImplementedError
+
+    def keep(self, queue: str, marks: Sequence[Mark]) -> float | None:
+        """Let the leases of jobs begin anew; gives how many seconds the shortest has now, None if none is known."""
+        raise NotImplementedError
+
+    def end(self, queue: str, marks: Sequence[Mark]) -> int:
+        """End jobs, whoever has them; gives how many were not ended yet."""
         raise NotImplementedError

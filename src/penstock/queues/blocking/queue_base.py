@@ -136,6 +136,8 @@ class QueueBase:
 
     def _tell(self, delay_ms: int, times_ms: Sequence[int | None] = ()) -> None:
         """Signal that a job will be ready after so long, or at one of these times."""
+        if self.store.signal.is_silent:
+            return
         soonest = self._driver.now_ms() + delay_ms
         if times_ms and None not in times_ms:
             soonest = min(time_ms for time_ms in times_ms if time_ms is not None)

@@ -314,6 +314,8 @@ def _reserve(
     connection: sqlite3.Connection, queue: str, count: int, now_ms: int, until_ms: int, claim: str | None = None
 ) -> list[StoredJob]:
     rows = connection.execute(_READY, (queue, now_ms, count)).fetchall()
+    if claim is not None:
+        rows.sort()  # by their number: in the order in which the claim gives them again
     token = _new_token()
     connection.executemany(_LEASE, [(until_ms, token, claim, row[_NUMBER]) for row in rows])
     jobs = [_popped(row) for row in rows]

@@ -155,7 +155,7 @@ DELETE FROM penstock_unique WHERE ctid = ANY (ARRAY(
 # Claims. $2 is the queue, $3 the key. A job is under the key while it has the time of reservation that it got with it:
 # every other reserve has another, and what gives it back takes it away. Its lease may be made longer.
 _JOB = f"job._id, job._pl::text, job.tries, {us('job.mature')} AS until"
-_HELD = "unnest(claim.ids) AS held (id)"
+_HELD = "unnest(claim.ids) WITH ORDINALITY AS held (id, place)"
 _IS_HELD = "job._id = held.id AND job.reserved = claim.reserved"
 
 
@@ -173,18 +173,18 @@ picked AS MATERIALIZED (
     RETURNING {_JOB}, {us("picked.mature")} AS before
 ), kept AS (
     INSERT INTO penstock_claims (queue, key, ids, reserved)
-    SELECT $2, $3, array_agg(_id), {NOW} FROM leased HAVING count(*) > 0
+    SELECT $2, $3, array_agg(_id ORDER BY before, _id COLLATE "C"), {NOW} FROM leased HAVING count(*) > 0
 )
 SELECT leased.*, NULL::boolean FROM leased
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, EXISTS (SELECT FROM known)"""
 
 
 def claim_again(table: str) -> str:
-    """Leases the jobs that a key still has for $4 ms from now; gives them."""
+    """Leases the jobs that a key still has for $4 ms from now; gives them, each with its place."""
     return f"""
 UPDATE {table} AS job SET mature = {NOW} + $4::int8 * {MS}
 FROM penstock_claims AS claim, {_HELD} WHERE claim.queue = $2 AND claim.key = $3 AND {_IS_HELD}
-RETURNING {_JOB}, {us("job.reserved")}"""
+RETURNING {_JOB}, {us("job.reserved")}, held.place"""
 
 
 def ack_claim(table: str) -> str:

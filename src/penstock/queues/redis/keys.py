@@ -10,7 +10,7 @@
 | penstock:oq:unique:QUEUE            | hash       | ours  | unique key -> `KEEP END ID`; END is 0 while it exists   |
 | penstock:oq:unique-ids:QUEUE        | hash       | ours  | id -> unique key, while the job exists                  |
 | penstock:oq:unique-ends:QUEUE       | sorted set | ours  | unique key -> when it is forgotten, in ms               |
-| penstock:oq:claim:LENGTH:QUEUE:KEY  | hash       | ours  | `n`, and 1 to n -> id; LENGTH is that of QUEUE          |
+| penstock:oq:claim:LENGTH:QUEUE:KEY  | hash       | ours  | `n`, 1 to n -> id, `whole`; LENGTH is that of QUEUE     |
 | penstock:oq:claimed:QUEUE           | hash       | ours  | id -> `TOKEN KEY` of the claim that it is under         |
 | penstock:oq:told:QUEUE              | string     | ours  | there for 50 ms after a signal that may be needless     |
 | penstock:list:told:QUEUE            | string     | ours  | the same                                                |

@@ -1,1 +1,1 @@
-"""The store of our broker in parts, from below: clients, base, scanning, looking, settling, claims."""
+"""The store of our broker in parts, from below: clients, base, scanning, looking, settling, claims, survey, marks."""

@@ -8,7 +8,11 @@ A key of a queue has a queue of its own, `__claim__:QUEUE:KEY`, with one job tha
 
 To claim again is to lease the same ids again (LEASE), with new numbers: those that are still held, and those that went
 back to their queue when their lease was over and that nobody has had since, as their counters tell. No others come in
-their place.
+their place, and what was left out once is no longer the key's: who acks it ends no job that it wasn't given.
+
+Several may use one key at a time: a batch, and what makes its leases longer. So who makes them longer takes no lease
+from anybody, and writes only if it had to take jobs up again. Who is killed between the first leases and the record
+leaves jobs that come back when their leases are over.
 """
 
 import json
@@ -18,12 +22,15 @@ from dataclasses import dataclass, field
 
 from penstock.client.aio import ClusterClient
 from penstock.client.values import Job
+from penstock.errors import OutcomeUnknown
 from penstock.job import StoredJob
 from penstock.queues.aio.disque.looking import CLAIM_PREFIX
 from penstock.queues.aio.disque.settling import OK, DisqueSettling
 from penstock.queues.disque.jobs import retaken, taken
 
 ACK_MS = 10_000  # of a lease that only lasts until the ack
+NOBODYS = 1  # a number that no lease has: with it, LEASE gives only jobs that wait
+WRITE_TRIES = 5  # of a record, when the node goes away under it
 
 
 @dataclass(slots=True)
@@ -58,12 +65,14 @@ class DisqueClaims(DisqueSettling):
         async with self._clients.borrow() as client:
             record = await self._record(client, queue, key)
             if record is not None:
-                jobs = await self._again(client, record, lease_ms)
-                await self._write(client, queue, key, record, jobs)
+                jobs = await self._again(client, record, record.jobs, lease_ms)
+                await self._write(client, queue, key, record, [_entry(job) for job in jobs])
             else:
                 jobs = await self._first(client, queue, count, lease_ms)
                 if jobs:
-                    await self._write(client, queue, key, _Record(), jobs)
+                    await self._write(
+                        client, queue, key, _Record(node=jobs[0].node or ""), [_entry(job) for job in jobs]
+                    )
             return self._taken(jobs, lease_ms)
 
     @staticmethod
@@ -74,7 +83,7 @@ class DisqueClaims(DisqueSettling):
     async def _first(self, client: ClusterClient, queue: str, count: int, lease_ms: int) -> list[Job]:
         """Jobs for a new key: all of one node."""
         jobs: list[Job] = []
-        view = client
+        view = await self._fullest(client, queue) if count else client
         while len(jobs) < count:
             wanted = min(count - len(jobs), self.batch_max)
             more = await view.get(queue, nohang=True, count=wanted, counters=True, lease=lease_ms / 1000)
@@ -84,13 +93,22 @@ class DisqueClaims(DisqueSettling):
             view = client.asking(node=more[0].node)
         return jobs
 
-    async def _again(self, client: ClusterClient, record: _Record, lease_ms: int) -> list[Job]:
-        """The jobs of a key that are still its own, with leases made anew."""
+    async def _fullest(self, client: ClusterClient, queue: str) -> ClusterClient:
+        """The node on which most of a queue waits: what others have comes to an empty one in small portions only."""
+        views = (await self._nodes(client)).views
+        lengths = {node: int(await view.call("QLEN", queue)) for node, view in views.items()}
+        fullest = max(lengths, key=lengths.__getitem__, default="")
+        return client.asking(node=fullest) if lengths.get(fullest) else client
+
+    async def _again(
+        self, client: ClusterClient, record: _Record, wanted: Sequence[_Entry], lease_ms: int, number: int | None = None
+    ) -> list[Job]:
+        """Those of these jobs that are still the key's own, with leases made anew; `number` in place of those known."""
         view = client.asking(node=record.node)
         kept: list[Job] = []
-        for begin in range(0, len(record.jobs), self.batch_max):
-            entries = record.jobs[begin : begin + self.batch_max]
-            words = [word for entry in entries for word in (entry.id, entry.number)]
+        for begin in range(0, len(wanted), self.batch_max):
+            entries = wanted[begin : begin + self.batch_max]
+            words = [word for entry in entries for word in (entry.id, number or entry.number)]
             others: list[Job] = []
             jobs = retaken(await view.call("LEASE", lease_ms, *words), record.node)
             for entry, job in zip(entries, jobs, strict=True):
@@ -106,11 +124,12 @@ class DisqueClaims(DisqueSettling):
             if record is None:
                 return 0
             is_kept = await self._told(client, record, "EXTEND", lease_ms)
-            if not all(is_kept):
-                jobs = await self._again(client, record, lease_ms)
-                await self._write(client, queue, key, record, jobs)
-                return len(jobs)
-            return len(is_kept)
+            lost = [entry for entry, is_one in zip(record.jobs, is_kept, strict=True) if not is_one]
+            jobs = await self._again(client, record, lost, lease_ms, NOBODYS)
+            if jobs:
+                anew = {job.id: _entry(job) for job in jobs}
+                await self._write(client, queue, key, record, [anew.get(entry.id, entry) for entry in record.jobs])
+            return sum(is_kept) + len(jobs)
 
     async def ack_claim(self, queue: str, key: str) -> int:
         async with self._clients.borrow() as client:
@@ -120,7 +139,7 @@ class DisqueClaims(DisqueSettling):
             done = sum(await self._told(client, record, "ACKLEASE"))
             if done < len(record.jobs):
                 # Leases that are over, of jobs that nobody has taken since: they are this key's, and done.
-                left = await self._again(client, record, ACK_MS)
+                left = await self._again(client, record, record.jobs, ACK_MS)
                 view = client.asking(node=record.node)
                 done += [outcome.value for outcome in await view.ack_lease(*left)].count("OK")
             await self._forget(client, record)
@@ -160,18 +179,27 @@ class DisqueClaims(DisqueSettling):
                 found.update([(one.id, one.body or b"") async for one in view.jobs(queue=name, states=ALIVE)])
         return _read(found) if found else None
 
-    async def _write(self, client: ClusterClient, queue: str, key: str, before: _Record, jobs: Sequence[Job]) -> None:
+    async def _write(
+        self, client: ClusterClient, queue: str, key: str, before: _Record, entries: Sequence[_Entry]
+    ) -> None:
         """Put down what a key holds now, in place of what it held before."""
-        rows = [
-            [job.id, job.lease.token, job.nacks, job.additional_deliveries] for job in jobs if job.lease is not None
-        ]
-        node = jobs[0].node if jobs else before.node or client.node
+        rows = [[entry.id, entry.number, entry.nacks, entry.deliveries] for entry in entries]
         at = max(before.at + 1, time.time_ns() // 1_000_000)
-        body = json.dumps({"node": node, "at": at, "jobs": rows}, separators=(",", ":"))
+        body = json.dumps({"node": before.node, "at": at, "jobs": rows}, separators=(",", ":"))
         terms = self._defaults
-        await client.add(
-            f"{CLAIM_PREFIX}{queue}:{key}", body, ttl=terms.ttl_s, retry=terms.retry_s, replicate=terms.replicate
-        )
+        for left in reversed(range(WRITE_TRIES)):
+            try:
+                await client.add(
+                    f"{CLAIM_PREFIX}{queue}:{key}",
+                    body,
+                    ttl=terms.ttl_s,
+                    retry=terms.retry_s,
+                    replicate=terms.replicate,
+                )
+                break
+            except OutcomeUnknown:  # a record that is there twice says the same
+                if not left:
+                    raise
         await self._forget(client, before)
 
     @staticmethod
@@ -180,6 +208,12 @@ class DisqueClaims(DisqueSettling):
 
 
 ALIVE = ("wait-repl", "active", "queued")
+
+
+def _entry(job: Job) -> _Entry:
+    """What is put down of a job that was just leased."""
+    assert job.lease is not None
+    return _Entry(job.id, job.lease.token, job.nacks or 0, job.additional_deliveries or 0)
 
 
 def _read(bodies: dict[str, bytes]) -> _Record:

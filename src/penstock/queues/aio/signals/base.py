@@ -5,12 +5,15 @@ in, and `p true` or `p false` when the queue is paused or resumed. A text that i
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 Hear = Callable[[str], None]
 
 
 class Signal:
     """What every bus can do. `hear` is called in the event loop of whoever subscribed."""
+
+    is_silent: ClassVar[bool] = False  # nobody ever hears anything: what would be told need not be worked out
 
     async def open(self) -> None:
         """Connect."""

@@ -1,10 +1,14 @@
 """No bus at all, for stores where whoever waits does so on the server."""
 
+from typing import ClassVar
+
 from penstock.queues.aio.signals.base import Hear, Signal
 
 
 class SilentSignal(Signal):
     """Tells nobody, and nobody listens."""
+
+    is_silent: ClassVar[bool] = True
 
     async def send(self, channel: str, text: str) -> None:
         """Nothing is told."""

@@ -23,14 +23,17 @@ dies in between leaves it in both.
 
 import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 from penstock.client.aio import ClusterClient
 from penstock.client.requests import ADD_BYTES_MAX
 from penstock.client.values import text
+from penstock.codec import MARK, frame
 from penstock.errors import PenstockError
 from penstock.job import Lease, Move, NewJob, StoredJob
 from penstock.queues.aio.disque.base import values
-from penstock.queues.aio.disque.claims import DisqueClaims
+from penstock.queues.aio.disque.claims import NOBODYS
+from penstock.queues.aio.disque.marks import DisqueMarks
 from penstock.queues.aio.finishing import to_the_end
 from penstock.queues.disque.jobs import NO_NUMBER, retaken, stored_body, taken, token
 from penstock.queues.disque.terms import Terms, is_plain
@@ -38,12 +41,13 @@ from penstock.queues.disque.terms import Terms, is_plain
 ADD_MS = 5000  # for an add to be on enough nodes
 POP_MS = 10_000  # of a lease that only lasts until the ack: long enough for a node that is slow to answer
 MOVE_MS = 30_000  # of a job that is on its way to another queue
-NOBODYS = 1  # a number that no lease has: of a job that waits
 _NONE = Lease("", None)
 
 
-class DisqueDriver(DisqueClaims):
+class DisqueDriver(DisqueMarks):
     """Jobs of a cluster: in, out, and from one queue to another."""
+
+    takes_bodies: ClassVar[bool] = True
 
     def prepare(self, job: NewJob) -> None:
         job.prepared = stored_body(job)
@@ -66,6 +70,11 @@ class DisqueDriver(DisqueClaims):
                 for at, job_id in zip(places, await self._add(client, queue, bodies, terms), strict=True):
                     ids[at] = job_id
             return ids
+
+    async def push_bodies(self, queue: str, bodies: Sequence[bytes]) -> list[str]:
+        framed = [frame(body, {}) if body.startswith(MARK) else body for body in bodies]
+        async with self._clients.borrow() as client:
+            return await self._add(client, queue, framed, self._defaults.plain())
 
     @staticmethod
     async def _add(client: ClusterClient, queue: str, bodies: list[bytes], terms: Terms) -> list[str]:

@@ -39,6 +39,7 @@ from penstock.queues.aio.driver import Page
 from penstock.queues.aio.postgres_claims import PostgresClaims
 from penstock.queues.aio.postgres_keys import PostgresKeys
 from penstock.queues.aio.postgres_link import Rows, Undo
+from penstock.queues.aio.postgres_looks import PostgresLooks
 from penstock.queues.aio.signals.postgres_notify import PostgresSignal
 from penstock.queues.aio.stats.postgres import PostgresStats
 from penstock.queues.capabilities import Capability
@@ -50,7 +51,7 @@ from penstock.queues.postgres.statements import NOW_MS, TABLES, moving, with_job
 _US = 1000
 
 
-class PostgresDriver(PostgresKeys, PostgresClaims):
+class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
     """Jobs in PostgreSQL."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(

@@ -16,7 +16,9 @@ from penstock.queues.aio.threads import OneThread
 from penstock.queues.capabilities import Capability
 from penstock.queues.engines.sqlite import SqliteEngine
 from penstock.queues.engines.sqlite_file import LOCK_S, SYNC, SqliteFile
+from penstock.queues.engines.sqlite_looks import COMPARES, look
 from penstock.queues.engines.sqlite_stats import SqliteStatistics
+from penstock.queues.looks import Part, Rows, Wanted
 from penstock.queues.options import Address, Options
 
 
@@ -41,6 +43,7 @@ class SqliteDriver(EngineDriver):
     )
     own_options: ClassVar[frozenset[str] | None] = frozenset({"sync", "lock_timeout"})
     watch_s: ClassVar[float | None] = 0.02  # asking costs some 10 µs, and no disk
+    compares: ClassVar[frozenset[str]] = COMPARES
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
@@ -55,6 +58,9 @@ class SqliteDriver(EngineDriver):
 
     def own_stats(self) -> Stats | None:
         return EngineStats(self, SqliteStatistics(self._file, self.options.name))
+
+    async def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        return await self.run(look, self._file, part, wanted, count, cursor, self._now())
 
 
 def _path(address: Address) -> Path:

@@ -3,6 +3,8 @@
 The blocking form has no thread that listens: whoever waits for a job waits on the subscription itself.
 """
 
+from typing import ClassVar
+
 
 class Subscription:
     """One channel, for one waiter at a time."""
@@ -22,6 +24,8 @@ class Subscription:
 
 class Signal:
     """What every bus can do."""
+
+    is_silent: ClassVar[bool] = False  # nobody ever hears anything: what would be told need not be worked out
 
     def open(self) -> None:
         """Connect."""

@@ -40,6 +40,7 @@ from penstock.queues.blocking.driver import Page
 from penstock.queues.blocking.postgres_claims import PostgresClaims
 from penstock.queues.blocking.postgres_keys import PostgresKeys
 from penstock.queues.blocking.postgres_link import Rows, Undo
+from penstock.queues.blocking.postgres_looks import PostgresLooks
 from penstock.queues.blocking.signals.postgres_notify import PostgresSignal
 from penstock.queues.blocking.stats.postgres import PostgresStats
 from penstock.queues.capabilities import Capability
@@ -51,7 +52,7 @@ from penstock.queues.postgres.statements import NOW_MS, TABLES, moving, with_job
 _US = 1000
 
 
-class PostgresDriver(PostgresKeys, PostgresClaims):
+class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
     """Jobs in PostgreSQL."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(

@@ -1,9 +1,10 @@
 -- Arguments: shift, the claim's key, lease in ms, how many, 1 to add to a claim that is there, 0 to begin one.
 -- Gives 1 if this was so, and the leases' end, then id and element of each; 0 if there is a claim already, or none to add
--- to. Without any job, no claim is begun.
+-- to. Without any job, no claim is begun. Nothing is added to a claim that somebody has asked for again: who was given its
+-- jobs as all there are will end it as a whole.
 go_on_when_full()
 local size = claim_size()
-if (size ~= nil) ~= (ARGV[5] == '1') then
+if (size ~= nil) ~= (ARGV[5] == '1') or (size and call('HEXISTS', claim, 'whole') == 1) then
   return {0}
 end
 size = size or 0

@@ -3,6 +3,9 @@
 go_on_when_full()
 local now = clock()
 local size = claim_size() or 0
+if size > 0 then
+  call('HSET', claim, 'whole', 1)
+end
 local jobs, scores, claimed = {size}, {}, {}
 local ids, tokens = claimed_ids(tonumber(ARGV[4]), math.min(tonumber(ARGV[5]), size))
 each_claimed(ids, tokens, function(id, value, tries, _, score)

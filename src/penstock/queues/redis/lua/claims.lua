@@ -1,5 +1,6 @@
 -- Claims. The eighth key is a hash of one claim, ARGV[2] its key: `n` is how many jobs it was given, `1` to `n` are their
--- ids. It lives until the claim is acked or nacked. Whether a job is still under it says the queue's hash of claimed jobs.
+-- ids, `whole` is there once its jobs were asked for again. It lives until the claim is acked or nacked. Whether a job is
+-- still under it says the queue's hash of claimed jobs.
 
 local claim, claim_key = KEYS[8], ARGV[2]
 
