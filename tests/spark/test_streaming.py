@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,12 +89,61 @@ def test_with_an_owner_the_first_batch_is_found_without_a_log(url: str, queue: b
     assert bodies(logs) == list(range(JOBS))
 
 
+def test_with_a_run_file_the_first_batch_is_found_without_a_log(
+    url: str, queue: blocking.Queue, tmp_path: Path
+) -> None:
+    queue.push_many(range(JOBS))
+    given = options(url, runFile=tmp_path / "made" / "run")
+    first = Query(Logs(), given, lambda name, number: name == "claimed")
+    with pytest.raises(Crash):
+        first.run()
+    first.stop()
+    logs = Logs()
+    Query(logs, given).run()
+    assert bodies(logs) == list(range(JOBS))
+
+
+def test_an_owner_who_begins_anew_is_not_held_up_by_old_claims(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(2))
+    old = queue.claim("spark:reports:2", 1, lease=600)
+    queue.ack_many(old)
+    queue.push_many(range(2, JOBS))
+    logs = Logs()
+    Query(logs, options(url, owner="reports")).run()
+    assert len(bodies(logs)) == JOBS - 1
+    assert queue.total() == 0
+
+
+def test_jobs_without_tries_left_do_not_end_a_run_early(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(2 * BATCH), tries=1)
+    queue.push_many(range(5))
+    logs = Logs()
+    Query(logs, options(f"{url}?dead_letter=1")).run()
+    assert bodies(logs) == list(range(5))
+    assert queue.store.dead_letters().total() == 2 * BATCH
+
+
+def test_a_replay_of_a_claim_that_is_gone_takes_no_other_jobs(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(BATCH))
+    logs = Logs()
+    first = Query(logs, options(url), lambda name, number: name == "logged")
+    with pytest.raises(Crash):
+        first.run()
+    first.stop()
+    run = json.loads(logs.offsets[0])["run"]
+    assert queue.ack_claim(f"spark:{run}:1") == BATCH
+    queue.push("other")
+    Query(logs, options(url)).run(available_now=False, batches_max=0)
+    assert logs.sink[0] == []
+    assert queue.size() == 1
+
+
 def test_jobs_that_others_finished_are_missing_from_a_replay_and_none_come_in_their_place(
     url: str, queue: blocking.Queue
 ) -> None:
     queue.push_many(range(JOBS))
     logs = Logs()
-    first = Query(logs, options(url, lease=1), lambda name, number: (name, number) == ("read", 0))
+    first = Query(logs, options(url, lease=1), lambda name, number: (name, number) == ("half read", 0))
     with pytest.raises(Crash):
         first.run()
     first.stop()

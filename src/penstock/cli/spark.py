@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.errors import MissingExtra
+from penstock.errors import CallerError, MissingExtra, OperatorError
 from penstock.queues.blocking import connect
+
+SPARK_TEXT_MAX = 500  # characters of an error of Spark's
 
 app = typer.Typer(
     add_completion=False,
@@ -26,7 +28,13 @@ app = typer.Typer(
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False, help="The store.")]
 Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue.")]
-Master = Annotated[str, typer.Option(metavar="MASTER", help="Where Spark runs: local[*], spark://host:7077, yarn, …")]
+Master = Annotated[
+    str,
+    typer.Option(metavar="MASTER", help="Where Spark runs: local[*], spark://host:7077, yarn, k8s://…, sc://host."),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; can be given many times.")
+]
 Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself prints.")]
 
 
@@ -41,6 +49,7 @@ def drain(
     ] = 20_000,
     lease: Annotated[float, typer.Option(metavar="SECONDS", help="After a crash others wait so long.")] = 60.0,
     master: Master = "local[*]",
+    conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
     """Move the jobs of a queue into Parquet files, each exactly once; prints how many went.
@@ -48,18 +57,15 @@ def drain(
     Killed at any moment, it goes on where it was when it is started again with the same DIR.
     """
     draining = _draining()
-    directory = draining.parquet_directory(to)
-    with connect(url) as store:
-        waiting = store.queue(queue).sizes().ready
+    directory = draining.parquet_directory(to, _is_remote(master))
+    waiting = None if _is_remote(master) else _look(url, queue)
     moved = _Count(None if follow else waiting)
-    with _quiet(spark_log), _session(master) as spark, moved.shown():
-        query = draining.start_drain(
-            spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease, moved=moved.add
-        )
+    with _quiet(spark_log), _session(master, conf, spark_log) as spark, moved.shown():
+        query = draining.start_drain(spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        draining.wait_for(query, stop)
+        draining.wait_for(query, stop, moved.add)
     print(moved.total)
 
 
@@ -71,6 +77,7 @@ def fill(
         str, typer.Option("--from", metavar="parquet:DIR", help="Where the rows are.", show_default=False)
     ],
     master: Master = "local[*]",
+    conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
     """Add a job for each row of Parquet files; prints how many.
@@ -79,10 +86,10 @@ def fill(
     `unique` are its options.
     """
     draining = _draining()
-    directory = draining.parquet_directory(source)
-    with connect(url):
-        pass  # a store that isn't there is noticed before Spark starts
-    with _quiet(spark_log), _session(master) as spark:
+    directory = draining.parquet_directory(source, _is_remote(master))
+    if not _is_remote(master):
+        _look(url, queue)
+    with _quiet(spark_log), _session(master, conf, spark_log) as spark:
         print(draining.fill(spark, url, queue, directory))
 
 
@@ -95,15 +102,45 @@ def _draining() -> Any:
     return draining
 
 
+def _is_remote(master: str) -> bool:
+    from penstock.spark.session import is_remote
+
+    return is_remote(master)
+
+
+def _look(url: str, queue: str) -> int:
+    """How many jobs wait. A store that isn't there is so noticed before Spark starts.
+
+    Through Spark Connect it is the server that must reach the store, and whoever asks it may not.
+    """
+    with connect(url) as store:
+        return store.queue(queue).sizes().ready
+
+
+def _read_settings(words: list[str] | None) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words or []]
+    for key, equals, value in pairs:
+        if not key or not equals:
+            raise CallerError(f"--conf {key}{equals}{value}: write KEY=VALUE, as in --conf spark.executor.memory=2g")
+    return {key: value for key, _, value in pairs}
+
+
 @contextmanager
-def _session(master: str) -> Iterator[Any]:
+def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
     from penstock.spark.session import local_session
 
-    spark = local_session("penstock spark", master)
     try:
-        yield spark
-    finally:
-        spark.stop()
+        spark = local_session("penstock spark", master, _read_settings(conf))
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except Exception as problem:
+        if loud or type(problem).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
+            raise
+        # Pages of Java and Python, of which the first line says what happened.
+        said = str(problem).strip().partition("\n")[0][:SPARK_TEXT_MAX]
+        raise OperatorError(f"Spark failed: {said} (--spark-log shows the rest)") from problem
 
 
 @contextmanager

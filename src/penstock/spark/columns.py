@@ -19,70 +19,115 @@ The columns, which `COLUMNS` below defines:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from penstock.codec import from_json, to_json
 from penstock.errors import CallerError
 from penstock.job import StoredJob
+from penstock.queues.looks import Column, Rows, Same, columns_of
 
-_MICROSECONDS = 1000
+Fields = Mapping[str, Column]  # by their names in `penstock.queues.looks`
 
+_UNKNOWN = Same(None)
+# Reads a value, and tells where it ends. Types know nothing of it.
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
-def body_of(job: StoredJob) -> bytes:
-    """The body for Spark: a text is its UTF-8, without the quotes of JSON."""
-    if job.body is not None:
-        return job.body
-    if isinstance(job.payload, bytes):
-        return job.payload
-    return (job.payload if isinstance(job.payload, str) else to_json(job.payload)).encode(errors="replace")
+_SPACES = " \t\n\r"  # as JSON has them
 
 
-def payload_of(job: StoredJob) -> str | None:
-    """The payload as JSON text, or None if the job holds no JSON."""
-    if job.body is None:
-        return None if isinstance(job.payload, bytes) else to_json(job.payload)
+def _bodies(fields: Fields) -> Column:
+    """The bodies for Spark, be they kept as such or as payloads."""
+    bodies = fields.get("body", _UNKNOWN)
+    if _is_known(bodies):
+        return bodies
+    return _of_each(fields.get("payload", _UNKNOWN), _body_of_payload)
+
+
+def _body_of_payload(payload: Any) -> bytes:
+    """A text is its UTF-8, without the quotes of JSON."""
+    if isinstance(payload, bytes):
+        return payload
+    return (payload if isinstance(payload, str) else to_json(payload)).encode(errors="replace")
+
+
+def _payloads(fields: Fields) -> Column:
+    """The payloads as JSON texts, None for what is no JSON."""
+    bodies = fields.get("body", _UNKNOWN)
+    if _is_known(bodies):
+        return _of_each(bodies, json_of_body)
+    return _of_each(
+        fields.get("payload", _UNKNOWN), lambda payload: None if isinstance(payload, bytes) else to_json(payload)
+    )
+
+
+def json_of_body(body: bytes) -> str | None:
+    """The text of a body that is JSON. Most have no spaces around them, and need no more than one look."""
     try:
-        text = job.body.decode()
+        text = body.decode()
     except UnicodeDecodeError:
         return None
-    return text if _is_json(text) else None
-
-
-def _is_json(text: str) -> bool:
     try:
+        if _scan(text, 0)[1] == len(text):
+            return text
         from_json(text)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
+    except StopIteration:  # there is no value at its very beginning
+        return text if text[:1].isspace() and json_of_body(text.lstrip(_SPACES).encode()) is not None else None
+    return text
 
 
-def _headers_of(job: StoredJob) -> list[tuple[str, str]]:
-    return [(name, value if isinstance(value, str) else to_json(value)) for name, value in job.headers.items()]
+def _headers(fields: Fields) -> Column:
+    """Maps of texts; a value that is no text, as JSON."""
+    return _of_each(fields.get("headers", Same({})), _pairs)
 
 
-def _micros(milliseconds: int | None) -> int | None:
-    return None if milliseconds is None else milliseconds * _MICROSECONDS
+def _pairs(headers: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, value if isinstance(value, str) else to_json(value)) for name, value in headers.items()]
 
 
-# Column -> Spark's type, and how a job gives it. What all jobs of a batch share is filled in apart.
-_Column = tuple[str, Callable[[StoredJob], Any]]
-COLUMNS: dict[str, _Column] = {
-    "id": ("string", lambda job: job.id),
-    "queue": ("string", lambda job: None),
-    "body": ("binary", body_of),
-    "payload": ("string", payload_of),
-    "headers": ("map<string,string>", _headers_of),
-    "created": ("timestamp", lambda job: _micros(job.created_ms)),
-    "tries": ("int", lambda job: job.tries),
-    "nacks": ("int", lambda job: job.nacks),
-    "additional_deliveries": ("int", lambda job: job.additional_deliveries),
-    "node": ("string", lambda job: job.node),
-    "claim": ("string", lambda job: None),
-    "state": ("string", lambda job: str(job.state)),
-    "mature": ("timestamp", lambda job: _micros(job.mature_ms)),
+def _is_known(column: Column) -> bool:
+    return column.value is not None if isinstance(column, Same) else None not in column
+
+
+def _of_each(column: Column, read: Callable[[Any], Any]) -> Column:
+    return Same(read(column.value)) if isinstance(column, Same) else [read(value) for value in column]
+
+
+def _field(name: str) -> Callable[[Fields], Column]:
+    return lambda fields: fields.get(name, _UNKNOWN)
+
+
+class _Made(NamedTuple):
+    """A column of Spark: its type, the fields that it is made of, and how."""
+
+    kind: str
+    needs: tuple[str, ...]
+    read: Callable[[Fields], Column]
+
+
+def _as_it_is(kind: str, name: str) -> _Made:
+    return _Made(kind, (name,), _field(name))
+
+
+COLUMNS: dict[str, _Made] = {
+    "id": _as_it_is("string", "id"),
+    "queue": _as_it_is("string", "queue"),
+    "body": _Made("binary", ("body", "payload"), _bodies),
+    "payload": _Made("string", ("body", "payload"), _payloads),
+    "headers": _Made("map<string,string>", ("headers",), _headers),
+    "created": _as_it_is("timestamp", "created_ms"),
+    "tries": _as_it_is("int", "tries"),
+    "nacks": _as_it_is("int", "nacks"),
+    "additional_deliveries": _as_it_is("int", "additional_deliveries"),
+    "node": _as_it_is("string", "node"),
+    "claim": _as_it_is("string", "claim"),
+    "state": _as_it_is("string", "state"),
+    "mature": _as_it_is("timestamp", "mature_ms"),
 }
 
 
@@ -101,7 +146,7 @@ def chosen(wanted: str | None) -> list[str]:
 
 def schema_text(names: Iterable[str]) -> str:
     """The columns as Spark's DDL."""
-    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
+    return ", ".join(f"{name} {COLUMNS[name].kind}" for name in names)
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
@@ -113,18 +158,36 @@ def arrow_schema(names: Iterable[str]) -> pa.Schema:
         "timestamp": pa.timestamp("us", tz="UTC"),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
-    return pa.schema([pa.field(name, types[COLUMNS[name][0]]) for name in names])
+    return pa.schema([pa.field(name, types[COLUMNS[name].kind]) for name in names])
+
+
+def fields_of(names: Iterable[str]) -> frozenset[str]:
+    """What a look must tell of a job for these columns."""
+    return frozenset(field for name in names for field in COLUMNS[name].needs) - {"claim"}
 
 
 def to_batch(jobs: Sequence[StoredJob], schema: pa.Schema, queue: str, claim: str | None = None) -> pa.RecordBatch:
     """Jobs as an Arrow batch."""
-    same = {"queue": queue, "claim": claim}
-    arrays = []
-    for field in schema:
-        if field.name in same:
-            values: list[Any] = [same[field.name]] * len(jobs)
-        else:
-            read = COLUMNS[field.name][1]
-            values = [read(job) for job in jobs]
-        arrays.append(pa.array(values, type=field.type))
+    fields = {**columns_of(jobs, queue, fields_of(schema.names)), "claim": Same(claim)}
+    return rows_to_batch(Rows(len(jobs), fields, None), schema)
+
+
+def rows_to_batch(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    """A page of a look as an Arrow batch."""
+    arrays = [_array(COLUMNS[field.name].read(rows.columns), field.type, rows.count) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(column: Column, kind: pa.DataType, count: int) -> pa.Array:
+    if isinstance(column, Same) and column.value is None:
+        return pa.nulls(count, kind)
+    if pa.types.is_timestamp(kind):
+        return _array(column, pa.int64(), count).cast(_MILLISECONDS).cast(kind)
+    if not isinstance(column, Same):
+        return pa.array(column, type=kind)
+    if pa.types.is_map(kind):  # which Arrow can't repeat
+        return pa.array([column.value] * count, type=kind)
+    return pa.repeat(pa.scalar(column.value, type=kind), count)
+
+
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")

@@ -17,13 +17,15 @@ again no longer has it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from penstock.queues.blocking import connect
+from penstock.job import Mark
+from penstock.queues.blocking import Job, Queue, connect
+from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR_CHARACTERS_MAX, DeadLetter
 
 DEAD_MAX = 10  # of one batch: when more fail it is no fault of the jobs, and the stream had better stop
@@ -72,7 +74,7 @@ def give_up(url: str, queue: str, claim: str, errors: Mapping[str, str], dead_qu
         place = store.queue(queue, dead_letter=DeadLetter(queue=dead_queue))
         # The query goes on making its leases longer, which gives them other tokens: then it is tried again.
         for _ in range(TRIES_MAX):
-            jobs = [job for job in place.claim(claim, 0) if job.id in left]
+            jobs = [job for job in _held(place, claim, left) if job.id in left]
             if not jobs:
                 break
             moved = place.fail_many(jobs, [left[job.id] for job in jobs])
@@ -81,6 +83,14 @@ def give_up(url: str, queue: str, claim: str, errors: Mapping[str, str], dead_qu
                     del left[job.id]
                     gone += 1
     return gone
+
+
+def _held(place: Queue, claim: str, ids: Iterable[str]) -> list[Job]:
+    """The jobs of a claim; of nodes that know no claims, those that are there."""
+    store = place.store
+    if Capability.CLAIM in store.capabilities or not store.driver.has_marks:
+        return place.claim(claim, 0)
+    return [Job(place, stored) for stored in store.driver.regain(place.name, [Mark(job_id) for job_id in ids])]
 
 
 def isolating(

@@ -1,22 +1,41 @@
-"""A look at the jobs of a queue, as a table: nothing is taken, leased or changed.
+"""A look at the jobs of queues, as a table: nothing is taken, leased or changed.
 
-One partition for each state. Jobs may come and go while it is read: it is no snapshot.
+It is cut as the store has it: a partition for each node of a cluster of ours, one for each queue in other stores, and
+several for a large table of PostgreSQL. Each shows a job at most once, in the state that it has when it is met. Jobs
+come and go meanwhile: it is no snapshot. A look has a page or two in memory, and it ends on a busy queue.
+
+Dead letters lie in a queue of their own. With the state `dead`, a look shows those of them that came from its queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from penstock.job import JobState, StoredJob
-from penstock.queues.blocking import connect
+from penstock.job import JobState
+from penstock.queues import registry
+from penstock.queues.blocking import Store, connect
 from penstock.queues.capabilities import Capability, require
-from penstock.spark.columns import arrow_schema, to_batch
-from penstock.spark.settings import Settings
+from penstock.queues.dead_letters import FROM_QUEUE
+from penstock.queues.looks import Part, Rows, Same, Wanted
+from penstock.queues.options import parse
+from penstock.spark.columns import arrow_schema, fields_of, rows_to_batch
+from penstock.spark.filters import Choice, choice_of
+from penstock.spark.settings import ALL, DEAD, Settings
 
-PAGE = 5_000
+PAGE = 5_000  # jobs fetched at a time: enough that a batch's own cost doesn't count
+OWN_QUEUES = "__penstock_"  # names begin so under which Penstock keeps things for itself
+
+
+class Piece(NamedTuple):
+    """What one task reads."""
+
+    part: Part
+    dead_from: frozenset[str] | None = None  # of dead letters: the queues that they came from
 
 
 class QueueLook(DataSourceReader):
@@ -25,20 +44,100 @@ class QueueLook(DataSourceReader):
     def __init__(self, settings: Settings, columns: list[str]) -> None:
         self._settings = settings
         self._columns = columns
+        self._choice = Choice()
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(str(state)) for state in self._settings.states]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(self._columns)
         with connect(self._settings.url) as store:
             require(store.capabilities, Capability.PEEK, store.url)
-            cursor: str | None = None
-            while True:
-                page = store.driver.peek(self._settings.queue, JobState(partition.value), PAGE, cursor)
-                jobs: list[StoredJob] = page.jobs
-                if jobs:
-                    yield to_batch(jobs, schema, self._settings.queue)
-                cursor = page.cursor
-                if cursor is None:
-                    return
+            queues = self._queues(store)
+            found = []
+            if self._wanted.states:
+                found = [Piece(part) for part in store.driver.parts(queues, self._wanted)]
+            dead = store.dead_letters().name
+            if self._shows_dead and (self._choice.queues is None or dead in self._choice.queues):
+                sources = frozenset(self._named(store)) - {dead}
+                found += [Piece(part, sources) for part in store.driver.parts([dead], self._dead_wanted)]
+        # Of an empty list Spark makes one partition of None.
+        return [InputPartition(piece) for piece in found] or [InputPartition(None)]
+
+    def _named(self, store: Store) -> list[str]:
+        """The queues of the options."""
+        names = self._settings.queues or (self._settings.queue,)
+        if ALL in names:
+            return [name for name in store.driver.queues() if not name.startswith(OWN_QUEUES)]
+        return list(dict.fromkeys(names))
+
+    def _queues(self, store: Store) -> list[str]:
+        """Those of them that filters leave."""
+        chosen = self._choice.queues
+        return [name for name in self._named(store) if chosen is None or name in chosen]
+
+    @property
+    def _wanted(self) -> Wanted:
+        chosen = self._choice
+        states = frozenset(state for state in self._settings.states if chosen.states is None or state in chosen.states)
+        ids = None if chosen.ids is None else tuple(sorted(chosen.ids))
+        return Wanted(states, fields_of(self._columns), ids, chosen.limits)
+
+    @property
+    def _shows_dead(self) -> bool:
+        return self._settings.has_dead and (self._choice.states is None or DEAD in self._choice.states)
+
+    @property
+    def _dead_wanted(self) -> Wanted:
+        """Of dead letters all states, and what tells where they came from."""
+        wanted = self._wanted
+        return wanted._replace(states=frozenset(JobState), columns=wanted.columns | {"headers"})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        piece: Piece | None = partition.value
+        if piece is None:
+            return
+        schema = arrow_schema(self._columns)
+        with connect(self._settings.url) as store:
+            wanted = self._wanted if piece.dead_from is None else self._dead_wanted
+            for rows in _ahead(_pages(store, piece.part, wanted)):
+                shown = rows if piece.dead_from is None else _dead(rows, piece.dead_from)
+                if shown.count:
+                    yield rows_to_batch(shown, schema)
+
+
+class FilteringLook(QueueLook):
+    """The same for the option `pushdown`."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        address, _, _ = parse(self._settings.url, {})
+        driver = registry.find("stores", address.scheme, "blocking")
+        self._choice = choice_of(filters, driver.compares, frozenset([*JobState, DEAD]))
+        return filters  # Spark checks them all again
+
+
+def _pages(store: Store, part: Part, wanted: Wanted) -> Iterator[Rows]:
+    cursor: str | None = None
+    while True:
+        rows = store.driver.look(part, wanted, PAGE, cursor)
+        yield rows
+        cursor = rows.cursor
+        if cursor is None:
+            return
+
+
+def _ahead(pages: Iterator[Rows]) -> Iterator[Rows]:
+    """The same pages, each fetched while the one before is made use of: the store and this process work at a time."""
+    with ThreadPoolExecutor(1, "penstock-look") as pool:
+        coming = pool.submit(next, pages, None)
+        while (rows := coming.result()) is not None:
+            coming = pool.submit(next, pages, None)
+            yield rows
+
+
+def _dead(rows: Rows, sources: frozenset[str]) -> Rows:
+    """Those dead letters that came from one of these queues."""
+    headers = rows.columns.get("headers", Same({}))
+    origins = [headers.value] * rows.count if isinstance(headers, Same) else headers
+    kept = [at for at, one in enumerate(origins) if one.get(FROM_QUEUE) in sources]
+    columns = {
+        name: column if isinstance(column, Same) else [column[at] for at in kept]
+        for name, column in rows.columns.items()
+    }
+    return Rows(len(kept), {**columns, "state": Same(DEAD)}, rows.cursor)

@@ -19,17 +19,22 @@ PARTITION_JOBS = 5_000
 OPTIONS = {
     "url": "the store",
     "queue": "the queue",
+    "queues": "of a look: several queues, with commas between, or * for all that have jobs",
     "maxJobsPerTrigger": "at most so many jobs in a batch of a stream",
     "lease": "seconds that the jobs of a batch stay claimed after the driver has died",
     "owner": "a fixed name for this query's claims, for recovery without its checkpoint",
+    "runFile": "a file that keeps the name of this query's claims, for recovery before its first batch is logged",
     "columns": "only these columns, with commas between: leaves out large bodies",
     "wait": "seconds that a stream waits for a job before it looks around",
-    "states": "of which states a look shows jobs: ready,scheduled,reserved",
+    "states": "of which states a look shows jobs: ready,scheduled,reserved, or also dead",
+    "pushdown": "of a look: true lets the store do what it can of a query's filters",
     "uniqueColumn": "the column that names a job for good, so that it is added once",
     "partitionJobs": "jobs in a partition",
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
 SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
+DEAD = "dead"  # what a look calls the state of dead letters
+ALL = "*"
 _OWNER = re.compile(r"[\w.\-]{1,100}")
 
 
@@ -42,9 +47,13 @@ class Settings:
     jobs_max: int = JOBS_PER_TRIGGER
     lease_s: float = LEASE_S
     owner: str | None = None
+    run_file: str | None = None
     columns: str | None = None
     wait_s: float = 0.5
     states: tuple[JobState, ...] = (JobState.READY, JobState.SCHEDULED, JobState.RESERVED)
+    has_pushdown: bool = False
+    has_dead: bool = False  # a look shows the dead letters of its queues, too
+    queues: tuple[str, ...] = ()  # of a look; "*" is all
     unique_column: str | None = None
     partition_jobs: int = PARTITION_JOBS
     shown: str = field(default="")  # the URL without its password
@@ -63,13 +72,28 @@ def _number(options: Mapping[str, str], name: str, default: float, low: float, h
     return value
 
 
-def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True) -> Settings:
-    """Options as Spark hands them over; what is unknown is refused, so that a slip is noticed."""
+def _switch(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise CallerError(f"the option {name} is true or false, and {text!r} is neither")
+    return text == "true"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_many: bool = False) -> Settings:
+    """Options as Spark hands them over; what is unknown is refused, so that a slip is noticed.
+
+    With `has_many`, several queues will do for the one that is needed.
+    """
     given = {str(name).lower(): str(value) for name, value in options.items()}
     unknown = [name for name in given if name not in _BY_SMALL_NAME and name not in SPARKS_OWN]
     if unknown:
         known = ", ".join(OPTIONS)
         raise CallerError(f"format penstock has no option {', '.join(sorted(unknown))}; it has {known}")
+    needs_queue = needs_queue and not (has_many and given.get("queues"))
     for name in ("url", *(["queue"] if needs_queue else [])):
         if not given.get(name):
             raise CallerError(f"format penstock needs the option {name}: {OPTIONS[name]}")
@@ -77,19 +101,24 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True) -> Se
     if owner is not None and not _OWNER.fullmatch(owner):
         raise CallerError(f"owner={owner!r}: give letters, digits, dots, lines and underscores, at most 100")
     address, _, _ = parse(given["url"], {})
+    words = _words(given.get("states", "ready,scheduled,reserved"))
     try:
-        states = tuple(JobState(word.strip()) for word in given.get("states", "ready,scheduled,reserved").split(","))
+        states = tuple(JobState(word) for word in words if word != DEAD)
     except ValueError as problem:
-        raise CallerError(f"states: {problem}; there are ready, scheduled and reserved") from problem
+        raise CallerError(f"states: {problem}; there are ready, scheduled, reserved and {DEAD}") from problem
     return Settings(
         url=given["url"],
         queue=given.get("queue", ""),
         jobs_max=int(_number(given, "maxJobsPerTrigger", JOBS_PER_TRIGGER, 1, 1_000_000)),
         lease_s=_number(given, "lease", LEASE_S, 1, LEASE_S_MAX),
         owner=owner,
+        run_file=given.get("runfile"),
         columns=given.get("columns"),
         wait_s=_number(given, "wait", 0.5, 0, 60),
         states=states,
+        has_pushdown=_switch(given, "pushdown"),
+        has_dead=DEAD in words,
+        queues=_words(given.get("queues", "")),
         unique_column=given.get("uniquecolumn"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
         shown=address.url,

@@ -7,8 +7,9 @@
                 optional, for a row of its own queue, times in seconds, a map of headers and a unique key
 
 A task that Spark runs again adds no job twice where the store has unique keys: a job's key is that of the option
-`uniqueColumn` or of the column `unique`, else it is made of the query, the batch, the partition and the row's number,
-which is right as long as the rows of a partition come in the same order again. Keys are kept for a day. Where the store
+`uniqueColumn` or of the column `unique`, else it is made of the query, the batch, the partition and what is in the row.
+So rows may come in another order, or some not at all: none is taken for another. What differs each time (a random
+number, the present time) makes another row: such jobs need a key of their own. Keys are kept for a day. Where the store
 has none, the log says so, and a repeated task adds its jobs again.
 """
 
@@ -16,8 +17,12 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -30,15 +35,21 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.codec import decode
-from penstock.errors import CallerError
+from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PartlyAdded
 from penstock.queues.blocking import Queue, Store, connect
 from penstock.queues.capabilities import Capability
 from penstock.queues.pushing import Push
+from penstock.spark.outages import through_outages
 from penstock.spark.settings import Settings
 
 UNIQUE_FOR_S = 24 * 3600.0
 OPTION_COLUMNS = ("queue", "delay", "ttl", "retry", "headers", "unique")
+PUSH_COLUMNS = ("delay", "ttl", "retry", "headers")
 CONTENT_COLUMNS = ("body", "payload")
+DIGEST_BYTES = 16  # as many as a UUID has: two rows are never alike by chance
+# What may be sent again, as it was not done; with unique keys also what may have been.
+SAFE = (ConnectionLost,)
+SAFE_WITH_KEYS = (ConnectionLost, OutcomeUnknown, PartlyAdded)
 
 log = logging.getLogger("penstock.spark")
 
@@ -51,42 +62,118 @@ class Added(WriterCommitMessage):
 
 
 class _Rows:
-    """Turns rows into pushes."""
+    """Turns rows into what a queue is given.
+
+    A batch is read column by column: a dict for each row would cost more than all else.
+    """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self.settings = settings
-        names = set(schema.names)
-        self.content = next((name for name in CONTENT_COLUMNS if name in names), None)
-        unique = settings.unique_column or ("unique" if "unique" in names else None)
-        if unique is not None and unique not in names:
+        self.names = set(schema.names)
+        self.content = next((name for name in CONTENT_COLUMNS if name in self.names), None)
+        unique = settings.unique_column or ("unique" if "unique" in self.names else None)
+        if unique is not None and unique not in self.names:
             raise CallerError(f"uniqueColumn={unique!r}: there is no such column; there are {', '.join(schema.names)}")
         self.unique = unique
         self.others = [name for name in schema.names if name not in OPTION_COLUMNS]
 
-    def payload(self, row: dict[str, Any], keeps_payloads: bool) -> Any:
-        if self.content is None:
-            return {name: row[name] for name in self.others}
-        json_text = row.get("payload")
-        if isinstance(json_text, str) and (keeps_payloads or self.content == "payload"):
-            return decode(json_text.encode()) if keeps_payloads else json_text.encode()
-        value = row[self.content]
-        if value is None:
-            raise CallerError(f"the column {self.content} is null: a job needs a body")
-        return value.encode() if isinstance(value, str) and not keeps_payloads else value
+    @property
+    def has_options(self) -> bool:
+        """Whether there is more to say of a job than what it holds."""
+        return self.unique is not None or not self.names.isdisjoint(PUSH_COLUMNS)
 
-    def push(self, row: dict[str, Any], key: str | None, keeps_payloads: bool) -> Push:
-        own = row.get(self.unique) if self.unique is not None else None
-        name = key if own is None else str(own)
-        headers = row.get("headers")
-        return Push(
-            self.payload(row, keeps_payloads),
-            delay=row.get("delay") or 0,
-            ttl=row.get("ttl"),
-            retry=row.get("retry"),
-            headers=dict(headers) if headers else None,
-            unique=name,
-            unique_for=UNIQUE_FOR_S if name is not None else 0,
-        )
+    def payloads(self, batch: pa.RecordBatch, keeps_payloads: bool) -> list[Any]:
+        """What the job of each row holds."""
+        if self.content is None:
+            rows: list[Any] = batch.select(self.others).to_pylist()
+            return rows
+        if keeps_payloads:
+            return self._kept(batch, self.content)
+        column = batch.column(self.content)
+        if column.null_count:
+            raise self._is_null()
+        return bodies_of(column)
+
+    def _kept(self, batch: pa.RecordBatch, content: str) -> list[Any]:
+        """For a store that keeps payloads: the JSON of the column `payload`, or else the body as it is."""
+        found = []
+        for json_text, value in zip(self._values(batch, "payload"), self._values(batch, content), strict=True):
+            if isinstance(json_text, str):
+                found.append(decode(json_text.encode()))
+            elif value is None:
+                raise self._is_null()
+            else:
+                found.append(value)
+        return found
+
+    def _is_null(self) -> CallerError:
+        return CallerError(f"the column {self.content} is null: a job needs a body")
+
+    def _values(self, batch: pa.RecordBatch, name: str | None) -> list[Any]:
+        """A column as Python has it; of one that isn't there, as many times None."""
+        if name not in self.names:
+            return [None] * batch.num_rows
+        values: list[Any] = batch.column(name).to_pylist()
+        return values
+
+    def pushes(self, batch: pa.RecordBatch, payloads: list[Any], keys: _Keys | None) -> list[Push]:
+        """Jobs with their options; a key is for rows that have none of their own."""
+        options = [self._values(batch, name) for name in (*PUSH_COLUMNS, self.unique, "queue")]
+        pushes = []
+        for payload, delay, ttl, retry, headers, own, queue in zip(payloads, *options, strict=True):
+            unique = None if own is None else str(own)
+            if unique is None and keys is not None:
+                unique = keys.of(payload, delay, ttl, retry, headers, queue)
+            pushes.append(
+                Push(
+                    payload,
+                    delay=delay or 0,
+                    ttl=ttl,
+                    retry=retry,
+                    headers=dict(headers) if headers else None,
+                    unique=unique,
+                    unique_for=UNIQUE_FOR_S if unique is not None else 0,
+                )
+            )
+        return pushes
+
+    def by_queue(self, batch: pa.RecordBatch, jobs: list[Any]) -> dict[str, list[Any]]:
+        """Jobs by the queue that they go to."""
+        if "queue" not in self.names:
+            return {self.settings.queue: jobs}
+        found: dict[str, list[Any]] = {}
+        for name, job in zip(self._values(batch, "queue"), jobs, strict=True):
+            found.setdefault(name or self.settings.queue, []).append(job)
+        return found
+
+
+class _Keys:
+    """Unique keys for the rows of a task: a row has the same one whenever the task is run.
+
+    Rows that are wholly alike are counted, so that as many jobs are made of them as there are.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self._seen: Counter[bytes] = Counter()
+
+    def of(self, *row: Any) -> str:
+        digest = blake2b(repr(row).encode(errors="backslashreplace"), digest_size=DIGEST_BYTES).digest()
+        self._seen[digest] += 1
+        return f"spark:{self._task}:{digest.hex()}:{self._seen[digest]}"
+
+
+def bodies_of(column: pa.Array) -> list[Any]:
+    """A column without nulls as bodies: texts as UTF-8, all at once. What is neither text nor bytes stays as it is."""
+    if column.type not in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
+        values: list[Any] = column.to_pylist()
+        return values
+    raw = column.cast(pa.binary())
+    _, ends, data = raw.buffers()
+    # Arrow would make an object of its own of each value first.
+    bounds = memoryview(ends).cast("i")[raw.offset : raw.offset + len(raw) + 1].tolist()
+    whole = b"" if data is None else data.to_pybytes()
+    return [whole[begin:end] for begin, end in pairwise(bounds)]
 
 
 class _Writing:
@@ -96,25 +183,33 @@ class _Writing:
         self._settings = settings
         self._rows = _Rows(settings, schema)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], task: str) -> Added:
+    def _write(self, batches: Iterator[pa.RecordBatch], task: str, is_patient: bool = False) -> Added:
         added = 0
-        with connect(self._settings.url) as store:
+        rows = self._rows
+        store = connect(self._settings.url)
+        if is_patient:
+            through_outages(store.open)
+        with store:
             has_keys = Capability.UNIQUE in store.capabilities
             if not has_keys:
                 log.warning("%s has no unique keys: a task that runs again adds its jobs again", store.url)
+            keys = _Keys(task) if has_keys else None
             queues: dict[str, Queue] = {}
-            number = 0
             for batch in batches:
-                pushes: dict[str, list[Push]] = {}
-                for row in batch.to_pylist():
-                    key = f"spark:{task}:{number}" if has_keys else None
-                    name = row.get("queue") or self._settings.queue
-                    pushes.setdefault(name, []).append(self._rows.push(row, key, store.driver.keeps_payloads))
-                    number += 1
-                for name, some in pushes.items():
-                    self._queue(store, queues, name).push_many(some)
-                    added += len(some)
+                jobs = rows.payloads(batch, store.driver.keeps_payloads)
+                if has_keys or rows.has_options:
+                    jobs = rows.pushes(batch, jobs, keys)
+                for name, some in rows.by_queue(batch, jobs).items():
+                    self._push(self._queue(store, queues, name), some, has_keys)
+                added += len(jobs)
         return Added(added)
+
+    @staticmethod
+    def _push(queue: Queue, jobs: list[Any], has_keys: bool) -> None:
+        """Push jobs a round trip at a time: what is sent again after an outage was not done, or has its keys."""
+        size = queue.store.driver.batch_max
+        for begin in range(0, len(jobs), size):
+            through_outages(partial(queue.push_many, jobs[begin : begin + size]), SAFE_WITH_KEYS if has_keys else SAFE)
 
     @staticmethod
     def _queue(store: Store, queues: dict[str, Queue], name: str) -> Queue:
@@ -154,7 +249,7 @@ class QueueStreamWriter(_Writing, DataSourceStreamArrowWriter):
         assert task is not None
         query = task.getLocalProperty("sql.streaming.queryId")
         batch = task.getLocalProperty("streaming.sql.batchId")
-        return self._write(iterator, f"{query}:{batch}:{task.partitionId()}")
+        return self._write(iterator, f"{query}:{batch}:{task.partitionId()}", is_patient=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The jobs are there already."""

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark.columns import chosen, schema_text
-from penstock.spark.looking import QueueLook
+from penstock.spark.looking import FilteringLook, QueueLook
 from penstock.spark.settings import read_settings
 from penstock.spark.sink import QueueStreamWriter, QueueWriter
 from penstock.spark.streaming import QueueStream
@@ -32,10 +32,11 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> str:
-        return schema_text(chosen(read_settings(self.options).columns))
+        return schema_text(chosen(read_settings(self.options, needs_queue=False).columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return QueueLook(read_settings(self.options), schema.names)
+        settings = read_settings(self.options, has_many=True)
+        return (FilteringLook if settings.has_pushdown else QueueLook)(settings, schema.names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return QueueStream(read_settings(self.options), schema.names)

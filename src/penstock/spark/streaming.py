@@ -8,7 +8,8 @@ Spark's offset is a run id and a number; together they are the key of a claim in
 
 `commit` comes a batch late, and for the last batch of a run not at all, so nothing is acked there. A claim that was
 made right before a crash, and never logged, is found again under its key. While a batch runs a thread of the driver's
-Python process makes its leases longer; when the process has died they end by themselves.
+Python process makes its leases longer; when the process has died they end by themselves. Where the store has no claims,
+since its nodes are originals, the offset itself names the jobs: see `marks`.
 
 At least once; exactly once into a sink that is idempotent by batch id. After a replay, jobs that others have finished
 meanwhile (the query was down for longer than its lease) are missing, and no others are in their place.
@@ -16,42 +17,33 @@ meanwhile (the query was down for longer than its lease) are missing, and no oth
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.errors import CallerError, ConnectionLost, LeaseLost
+from penstock.errors import CallerError, LeaseLost, PenstockError
 from penstock.job import StoredJob
 from penstock.queues.blocking import Job, Queue, Store, connect
 from penstock.queues.capabilities import Capability, require
 from penstock.spark.columns import arrow_schema, to_batch
+from penstock.spark.marks import HELD, Marks, Offset
+from penstock.spark.outages import through_outages
 from penstock.spark.settings import Settings
 
-OUTAGE_S_MAX = 60.0  # a store that is gone for longer fails the query; Spark, or whoever runs it, starts it again
-OUTAGE_PAUSE_S = 0.5
 LOOK_PAUSE_S = 0.05  # between two looks at an empty queue
+BEAT_AGAIN_S = 2.0  # after leases could not be made longer
 OWNERS_QUEUE = "__penstock_owners__"
 
-Offset = dict[str, Any]
-Result = TypeVar("Result")
 
-
-def through_outages(call: Callable[[], Result]) -> Result:
-    """Calls again while the store is away, within bounds."""
-    until = time.monotonic() + OUTAGE_S_MAX
-    while True:
-        try:
-            return call()
-        except ConnectionLost:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(OUTAGE_PAUSE_S)
+log = logging.getLogger("penstock.spark")
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,20 +53,30 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._columns = columns
         self._budget: int | None = None
-        self._claims: _Claims | None = None
+        self._claims: _Claims | Marks | None = None
+        self._marks: Marks | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers get a copy without connections."""
-        return {**self.__dict__, "_claims": None}
+        return {**self.__dict__, "_claims": None, "_marks": None}
 
     @property
-    def claims(self) -> _Claims:
+    def claims(self) -> _Claims | Marks:
         if self._claims is None:
-            self._claims = _Claims(self._settings)
+            self._claims = _holding(self._settings)
         return self._claims
 
+    def _holder(self, offset: Offset) -> _Claims | Marks:
+        """What holds a batch: its offset, also if the originals that it came from are nodes of ours by now."""
+        claims = self.claims
+        if HELD not in offset or isinstance(claims, Marks):
+            return claims
+        self._marks = self._marks or Marks(self._settings, claims.store)
+        return self._marks
+
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        run = self._settings.owner or uuid.uuid4().hex
+        kept = self._settings.run_file
+        run = self._settings.owner or (_run_in(Path(kept)) if kept else uuid.uuid4().hex)
         return {"run": run, "seq": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -86,11 +88,11 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         self.claims.check_owner(start)
-        self.claims.finish(start)
+        self._holder(start).finish(start)
         wanted = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.jobs_max
         if self._budget is not None:
             wanted = min(wanted, self._budget)
-        end = {"run": start["run"], "seq": start["seq"] + 1}
+        end: Offset = {"run": start["run"], "seq": start["seq"] + 1}
         if self.claims.recover(end):
             return end
         jobs = self.claims.begin(end, wanted, 0.0 if self._budget is not None else self._settings.wait_s)
@@ -103,7 +105,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if end["seq"] == start["seq"]:
             return []
-        jobs = self.claims.jobs_of(end)
+        jobs = self._holder(end).jobs_of(end)
         schema = arrow_schema(self._columns)
         size = self._settings.partition_jobs
         pieces = [jobs[begin : begin + size] for begin in range(0, len(jobs), size)]
@@ -119,8 +121,19 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Too late to ack with: see above."""
 
     def stop(self) -> None:
-        if self._claims is not None:
-            self._claims.close()
+        for holder in (self._marks, self._claims):
+            if holder is not None:
+                holder.close()
+
+
+def _run_in(file: Path) -> str:
+    """The name that a file keeps; whoever finds none makes one."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+        fresh.write_text(uuid.uuid4().hex)
+        fresh.replace(file)
+    return file.read_text()
 
 
 def _packed(batch: pa.RecordBatch) -> bytes:
@@ -130,15 +143,23 @@ def _packed(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return] # pyarrow has no types
 
 
+def _holding(settings: Settings) -> _Claims | Marks:
+    """What holds the jobs of a batch: a claim in the store, or the offset where the store has none."""
+    store: Store = connect(settings.url, lease=settings.lease_s)
+    through_outages(store.open)
+    if Capability.CLAIM not in store.capabilities and store.driver.has_marks:
+        return Marks(settings, store)
+    require(store.capabilities, Capability.CLAIM, store.url)
+    return _Claims(settings, store)
+
+
 class _Claims:
     """The claims of one query in its store, in the driver's process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
-        self._store: Store = connect(settings.url, lease=settings.lease_s)
-        through_outages(self._store.open)
-        require(self._store.capabilities, Capability.CLAIM, self._store.url)
-        self.queue: Queue = self._store.queue(settings.queue)
+        self.store = store
+        self.queue: Queue = store.queue(settings.queue)
         self._open: dict[int, list[StoredJob] | None] = {}  # by number; None once its jobs were handed out
         self._run = ""
         self._owner: Job | None = None
@@ -167,7 +188,7 @@ class _Claims:
 
     def _take_owner(self) -> Job:
         """A job that is leased for as long as this query lives. A newer query takes it, and this one notices."""
-        owners = self._store.queue(f"{OWNERS_QUEUE}:{self._settings.owner}")
+        owners = self.store.queue(f"{OWNERS_QUEUE}:{self._settings.owner}")
         key = f"owner:{self._settings.owner}"
         held = owners.claim(key, 1, lease=self._settings.lease_s)
         if not held:
@@ -195,16 +216,20 @@ class _Claims:
         jobs = through_outages(lambda: self._claim(offset, 0))
         if jobs:
             self._hold(offset, jobs)
-        else:
-            # A key under which nothing is left would give nothing for ever.
-            through_outages(lambda: self.queue.ack_claim(self.key(offset)))
         return bool(jobs)
 
     def begin(self, offset: Offset, count: int, wait_s: float) -> list[StoredJob]:
         """Claim jobs for the next batch."""
         until = time.monotonic() + wait_s
+        looked = 0
         while True:
             jobs = through_outages(lambda: self._claim(offset, count))
+            waiting = through_outages(self.queue.size) if count and not jobs else 0
+            if waiting and waiting != looked:
+                # The key is an old one, or it was given only jobs that had no tries left: it would give none for ever.
+                looked = waiting
+                through_outages(lambda: self.queue.nack_claim(self.key(offset)))
+                continue
             if jobs or time.monotonic() >= until:
                 break
             time.sleep(LOOK_PAUSE_S)
@@ -221,7 +246,7 @@ class _Claims:
         with self._lock:
             jobs = self._open.get(offset["seq"])
         if jobs is None:
-            jobs = through_outages(lambda: self._claim(offset, self._settings.jobs_max))
+            jobs = through_outages(lambda: self._claim(offset, 0))  # no others in the place of those that are gone
             self._hold(offset, jobs)
         return jobs
 
@@ -239,7 +264,9 @@ class _Claims:
         """Makes leases longer, over a connection of its own, until the process ends."""
         store = connect(self._settings.url, lease=self._settings.lease_s)
         queue = None
-        while not self._stopping.wait(self._settings.lease_s / 3):
+        pause_s = self._settings.lease_s / 3
+        while not self._stopping.wait(pause_s):
+            pause_s = self._settings.lease_s / 3
             try:
                 store.open()
                 queue = queue or store.queue(self._settings.queue)
@@ -252,10 +279,13 @@ class _Claims:
                     owners.extend(self._owner, self._settings.lease_s)
             except LeaseLost:
                 self._lost_owner = True
-            except ConnectionLost:
-                continue  # the store may come back before the leases end
+            except PenstockError as problem:
+                # The store may come back, or be put right, before the leases end: then it must not be long until they
+                # are made longer.
+                pause_s = min(pause_s, BEAT_AGAIN_S)
+                log.warning("the leases of %s could not be made longer: %s", self._settings.queue, problem)
         store.close()
 
     def close(self) -> None:
         self._stopping.set()
-        self._store.close()
+        self.store.close()

@@ -1,0 +1,74 @@
+"""`penstock spark` without Spark: its settings, and how it speaks of Spark's errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import pytest
+
+from penstock.cli import spark
+from penstock.errors import CallerError, OperatorError
+
+
+class SparkError(Exception):
+    """As those of Spark are: many lines."""
+
+
+SparkError.__module__ = "pyspark.errors.exceptions.captured"
+
+
+class Session:
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """What stands in for a session."""
+    made = Session()
+    module = ModuleType("penstock.spark.session")
+    vars(module)["local_session"] = lambda name, master, settings: made
+    monkeypatch.setitem(sys.modules, "penstock.spark.session", module)
+    return made
+
+
+@contextmanager
+def running(loud: bool) -> Iterator[Session]:
+    with spark._session("local[1]", None, loud) as made:
+        yield made
+
+
+def test_a_setting_is_what_stands_before_and_after_the_first_equals_sign() -> None:
+    words = ["spark.cores.max=2", "spark.driver.extraJavaOptions=-Da=b"]
+    assert spark._read_settings(words) == {"spark.cores.max": "2", "spark.driver.extraJavaOptions": "-Da=b"}
+    assert spark._read_settings(None) == {}
+
+
+@pytest.mark.parametrize("word", ["spark.cores.max", "=2", ""])
+def test_a_setting_without_a_key_or_a_value_is_refused(word: str) -> None:
+    with pytest.raises(CallerError, match="write KEY=VALUE"):
+        spark._read_settings([word])
+
+
+def test_of_an_error_of_spark_the_first_line_is_said(session: Session) -> None:
+    with pytest.raises(OperatorError) as caught, running(loud=False):
+        raise SparkError("[STREAM_FAILED] the store is gone\n  at java\n  at more java")
+    assert str(caught.value) == "Spark failed: [STREAM_FAILED] the store is gone (--spark-log shows the rest)"
+    assert session.stopped
+
+
+def test_with_its_log_an_error_of_spark_comes_whole(session: Session) -> None:
+    with pytest.raises(SparkError, match="more java"), running(loud=True):
+        raise SparkError("[STREAM_FAILED] the store is gone\n  at more java")
+    assert session.stopped
+
+
+def test_errors_of_ours_are_left_alone(session: Session) -> None:
+    with pytest.raises(CallerError, match="as it was"), running(loud=False):
+        raise CallerError("as it was")
+    assert session.stopped
