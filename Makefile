@@ -1,6 +1,6 @@
 # Each target is one script; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long lint format docs blocking sim sim-mutants native bench bench-broker bench-cluster bench-fsq bench-queues lock clean
+.PHONY: help setup demo test quick test-long lint format docs blocking sim sim-mutants native bench bench-broker bench-cluster bench-fsq bench-queues bench-spark lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -8,9 +8,9 @@ help:  ## list the targets
 setup:  ## install what running and testing need
 	@scripts/setup dev
 
-demo:  ## install what running needs, and show a broker at work
-	@scripts/setup run
-	@.venv/bin/python scripts/demo.py
+demo:  ## install what running needs, Spark included, and give a tour: a cluster that loses a node, and no job
+	@scripts/setup demo
+	@.venv/bin/python scripts/demo
 
 test: setup  ## lint and every test, as CI runs them
 	@scripts/test all
@@ -60,7 +60,10 @@ bench-fsq: setup  ## directories as queues beside their peers
 
 bench-queues: setup  ## queues in stores beside those of others, which are installed for it
 	@scripts/setup bench
-	@.venv/bin/python -m bench.queue_peers
+	@.venv/bin/python -m bench.queues
+
+bench-spark: setup  ## Spark on every store beside a plain loop, and on a million jobs of the broker
+	@.venv/bin/python -m bench.spark
 
 lock:  ## renew the lock files
 	@scripts/lock
