@@ -3,7 +3,7 @@
 The floor is what no queue of files can go below: one file written, synced and renamed, and its directory synced.
 queuelib and persist-queue do the same durable work where they can: each item is on the disk before the next one. All
 run in each round, one after the other, on the same disk; the median of the rounds counts, ratios are taken within a
-round. It reports and never fails.
+round. Then the queue is made longer and longer, to see what that costs an item. It reports and never fails.
 
     python -m bench.fsq [--rounds N] [--items N] [--waiting N,N,...] [--directory PATH]
 """
@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock import fsq
+from penstock import blocking, fsq
 from penstock.fsq import constants
 from penstock.fsq.engine import Engine, Job
-from penstock.fsq.scanning import item_ids
 
 DATA = b"x" * 200
 BATCH = 100
 TURN = 10  # items that floor and enqueue do in turns, so that both meet the same noise
 FLOOR_RATIO_MAX = 1.5
+GROWTH_TURNS = 3  # of which the fastest counts: growth is looked for, not noise
 
 Work = Callable[[Path, int], float]
 
@@ -104,13 +104,61 @@ def _scan(place: Path, count: int, scanners: int, sync: int) -> float:
     return seconds(run)
 
 
-def scan_children(place: Path, count: int) -> float:
+def _scan_children(place: Path, count: int, jobs: int) -> float:
     use(place, sync=0)
     few = max(1, count // 10)
     for number in range(few):
         fsq.senqueue("q", DATA, number)
     constants.load({"FSQ_ROOT": str(place), "FSQ_SYNC": "1"})
-    return seconds(lambda: Engine(Job("q", ["true"])).run()) * count / few
+    return seconds(lambda: Engine(Job("q", ["true"], jobs=jobs)).run()) * count / few
+
+
+# The same directories through the queue library.
+
+
+@contextlib.contextmanager
+def store_queue(place: Path, filled: int = 0) -> Iterator[blocking.Queue]:
+    """A queue of the store, installed, with so many jobs in it."""
+    with blocking.connect(f"fsq:{place}?sync=0") as store:
+        store.queue("q").push(b"")
+        store.queue("q").pop(0)
+        for at in range(0, filled, BATCH):
+            store.queue("q").push_many([DATA] * min(BATCH, filled - at))
+    with blocking.connect(f"fsq:{place}") as store:
+        yield store.queue("q", lease=600)
+
+
+def store_push(place: Path, count: int) -> float:
+    with store_queue(place) as queue:
+        return seconds(lambda: [queue.push(DATA) for _ in range(count)])
+
+
+def store_push_many(place: Path, count: int) -> float:
+    batches = max(1, count // BATCH)
+    with store_queue(place) as queue:
+        return seconds(lambda: [queue.push_many([DATA] * BATCH) for _ in range(batches)]) * count / (batches * BATCH)
+
+
+def store_reserve_ack(place: Path, count: int) -> float:
+    def one(queue: blocking.Queue) -> None:
+        job = queue.reserve(0)
+        assert job is not None
+        job.ack()
+
+    with store_queue(place, count) as queue:
+        return seconds(lambda: [one(queue) for _ in range(count)])
+
+
+def store_reserve_ack_many(place: Path, count: int) -> float:
+    def drain(queue: blocking.Queue) -> None:
+        while jobs := queue.reserve_many(BATCH):
+            queue.ack_many(jobs)
+
+    with store_queue(place, count) as queue:
+        return seconds(lambda: drain(queue))
+
+
+# Peers. Not every one of their calls is durable by itself: what lacks is done for them.
 
 
 def queuelib_push(place: Path, count: int) -> float:
@@ -121,6 +169,25 @@ def queuelib_push(place: Path, count: int) -> float:
     def one() -> None:
         queue.push(DATA)
         os.fsync(queue.headf.fileno())
+
+    spent = seconds(lambda: [one() for _ in range(count)])
+    queue.close()
+    return spent
+
+
+def queuelib_pop(place: Path, count: int) -> float:
+    """It saves what was popped when it is closed; here after each, so that no item comes again."""
+    from queuelib import FifoDiskQueue
+
+    queue = FifoDiskQueue(str(place / "queuelib"))
+    for _ in range(count):
+        queue.push(DATA)
+
+    def one() -> None:
+        queue.pop()
+        queue._saveinfo(queue.info)
+        with queue._infopath().open("rb") as saved:
+            os.fsync(saved.fileno())
 
     spent = seconds(lambda: [one() for _ in range(count)])
     queue.close()
@@ -144,10 +211,25 @@ def persist_get(place: Path, count: int) -> float:
 
 
 def sqlite_push(place: Path, count: int) -> float:
-    from persistqueue import SQLiteQueue
+    from persistqueue import SQLiteAckQueue
 
-    queue = SQLiteQueue(str(place / "sqlite"), auto_commit=True)
+    queue = SQLiteAckQueue(str(place / "sqlite"), auto_commit=True)
     spent = seconds(lambda: [queue.put(DATA) for _ in range(count)])
+    queue.close()
+    return spent
+
+
+def sqlite_get_ack(place: Path, count: int) -> float:
+    from persistqueue import SQLiteAckQueue
+
+    queue = SQLiteAckQueue(str(place / "sqlite"), auto_commit=True)
+    for _ in range(count):
+        queue.put(DATA)
+
+    def one() -> None:
+        queue.ack(id=queue.get(raw=True)["pqid"])
+
+    spent = seconds(lambda: [one() for _ in range(count)])
     queue.close()
     return spent
 
@@ -155,14 +237,21 @@ def sqlite_push(place: Path, count: int) -> float:
 ROWS: dict[str, Work] = {
     f"enqueue_many, {BATCH} at a time": enqueue_batches,
     "enqueue, no sync": enqueue_unsynced,
+    "fsq: store, push": store_push,
+    f"fsq: store, push_many of {BATCH}": store_push_many,
     "queuelib push + fsync": queuelib_push,
     "persist-queue put, autosave": persist_push,
     "persist-queue SQLite put": sqlite_push,
     "scan and done": lambda place, count: _scan(place, count, 1, 1),
     "scan and done, 4 scanners": lambda place, count: _scan(place, count, 4, 1),
     "scan and done, no sync": lambda place, count: _scan(place, count, 1, 0),
-    "scan, one child a job": scan_children,
+    "scan, one child a job": lambda place, count: _scan_children(place, count, 1),
+    "scan, one child a job, 4 at a time": lambda place, count: _scan_children(place, count, 4),
+    "fsq: store, reserve + ack": store_reserve_ack,
+    f"fsq: store, reserve + ack of {BATCH}": store_reserve_ack_many,
+    "queuelib pop + save + fsync": queuelib_pop,
     "persist-queue get, autosave": persist_get,
+    "persist-queue SQLite get + ack": sqlite_get_ack,
 }
 
 
@@ -185,10 +274,10 @@ def rates(rounds: int, items: int, directory: str | None) -> None:
         for name, measure in ROWS.items():
             with folder(directory) as place, contextlib.suppress(ImportError):
                 samples[name].append(measure(place, items) / items)
-    print(f"{'':<32}{'µs an item':>12}{'least':>10}{'most':>10}{'of floor':>10}")
+    print(f"{'':<36}{'µs an item':>12}{'least':>10}{'most':>10}{'of floor':>10}")
     for name, found in samples.items():
         if not found:
-            print(f"{name:<32}  not run: the package isn't installed")
+            print(f"{name:<36}  not run: the package isn't installed")
             continue
         ratio = statistics.median(one / base for one, base in zip(found, samples["floor"], strict=True))
         mark = ""
@@ -196,13 +285,14 @@ def rates(rounds: int, items: int, directory: str | None) -> None:
             mark = "  met" if ratio <= FLOOR_RATIO_MAX else f"  MISSED: at most {FLOOR_RATIO_MAX} was wanted"
         figures = [statistics.median(found), min(found), max(found)]
         print(
-            f"{name:<32}" + "{:>12.0f}{:>10.0f}{:>10.0f}".format(*(f * 1e6 for f in figures)) + f"{ratio:>10.2f}{mark}"
+            f"{name:<36}" + "{:>12.0f}{:>10.0f}{:>10.0f}".format(*(f * 1e6 for f in figures)) + f"{ratio:>10.2f}{mark}"
         )
 
 
 def growth(lengths: list[int], items: int, directory: str | None) -> None:
     """What an item costs while so many wait."""
     print(f"\n{'waiting':>10}{'enqueue µs':>12}{'listing s':>11}{'first item s':>14}{'scan+done µs':>14}")
+    costs: list[tuple[float, float]] = []
     with folder(directory) as place:
         use(place, sync=0)
         queue = Path(fsq.path.queue("q"))
@@ -211,19 +301,27 @@ def growth(lengths: list[int], items: int, directory: str | None) -> None:
             for number in range(there, length):
                 os.close(os.open(queue / f"_20250101000000_{number}_1_web_0_x", os.O_CREAT | os.O_WRONLY, 0o640))
             there = length
-            added = seconds(lambda: [fsq.senqueue("q", DATA) for _ in range(items)])
+            added = min(_added(items) for _ in range(GROWTH_TURNS))
             began = time.perf_counter()
-            names = item_ids("q")
-            listed = time.perf_counter() - began
-            next(names)
             items_of = fsq.scan("q")
-            began = time.perf_counter()
-            for _ in range(items):
-                fsq.success(next(items_of))
-            done = time.perf_counter() - began
+            listed = time.perf_counter() - began
+            fsq.success(next(items_of))
+            first = time.perf_counter() - began
+            done = min(_done(items_of, items) for _ in range(GROWTH_TURNS))
             items_of.close()
-            first = seconds(lambda: next(fsq.scan("q")).close())
-            print(f"{length:>10}{added / items * 1e6:>12.0f}{listed:>11.2f}{first:>14.2f}{done / items * 1e6:>14.0f}")
+            costs.append((added, done))
+            print(f"{length:>10}{added * 1e6:>12.0f}{listed:>11.2f}{first:>14.2f}{done * 1e6:>14.0f}")
+    if len(costs) > 1:
+        grown = [last / first for first, last in zip(costs[0], costs[-1], strict=True)]
+        print("longest by shortest: enqueue {:.2f}, scan+done {:.2f}".format(*grown))
+
+
+def _added(items: int) -> float:
+    return seconds(lambda: [fsq.senqueue("q", DATA) for _ in range(items)]) / items
+
+
+def _done(items_of: Iterator[fsq.FSQWorkItem], items: int) -> float:
+    return seconds(lambda: [fsq.success(next(items_of)) for _ in range(items)]) / items
 
 
 def main() -> None:

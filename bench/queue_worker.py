@@ -45,13 +45,15 @@ def handle_plain(job: Job) -> None:
 @contextlib.contextmanager
 def store_url(kind: str, directory: Path) -> Iterator[str]:
     """A store of its own for the length of a block."""
-    if kind == "sqlite":
+    if kind == "memory":
+        yield "memory:"
+    elif kind == "sqlite":
         yield f"sqlite:///{directory}/jobs.db"
     elif kind == "postgresql":
         with postgres.running() as server:
             yield f"postgresql://{postgres.USER}@{HOST}:{server.port}/{postgres.DATABASE}"
     else:
-        with running("redis" if kind == "redis+oq" else "penstock") as node:
+        with running("redis" if kind.startswith("redis") else "penstock") as node:
             yield f"{kind}://{HOST}:{node.port}"
 
 

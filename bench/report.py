@@ -35,6 +35,7 @@ class Bar:
     ratio_min: float | None = None
     ratio_max: float | None = None
     ours_max: float | None = None
+    ours_min: float | None = None
     aim: float | None = None
 
     def met(self, ours: float, ratio: float | None) -> bool | None:
@@ -42,6 +43,8 @@ class Bar:
         verdicts = []
         if self.ours_max is not None:
             verdicts.append(ours <= self.ours_max)
+        if self.ours_min is not None:
+            verdicts.append(ours >= self.ours_min)
         if self.ratio_min is not None and ratio is not None:
             verdicts.append(ratio >= self.ratio_min)
         if self.ratio_max is not None and ratio is not None:
@@ -53,6 +56,8 @@ class Bar:
         parts = []
         if self.ours_max is not None:
             parts.append(f"≤ {quantity(self.ours_max, unit)}")
+        if self.ours_min is not None:
+            parts.append(f"≥ {quantity(self.ours_min, unit)}")
         if self.ratio_min is not None:
             parts.append(f"≥ {self.ratio_min:g}")
         if self.ratio_max is not None:

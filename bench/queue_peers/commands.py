@@ -65,13 +65,13 @@ def measure(run: Run, jobs: int = JOBS, latencies: int = LATENCIES) -> dict[str,
     """The figures of a run, as the package's docstring has them; NotRunError where they can't be had."""
     count = max(1, jobs // run.divisor)
     if run.peer in PYTHON_PEERS:
-        figures = _output(_python_words(run, count, latencies))
+        figures = output(_python_words(run, count, latencies))
     elif run.peer == "bullmq":
         with running("redis") as redis:
-            figures = _output(_node_words("bullmq", redis.port, count, latencies))
+            figures = output(_node_words("bullmq", redis.port, count, latencies))
     else:
         with _keuss_words(run, count, latencies) as words:
-            figures = _output(words)
+            figures = output(words)
     if "error" in figures:
         raise NotRunError(figures["error"])
     return figures
@@ -104,7 +104,7 @@ def _node_words(program: str, *words: object) -> list[str]:
     return [node, str(NODE_FOLDER / f"{program}.js"), *map(str, words)]
 
 
-def _output(words: list[str]) -> dict[str, Any]:
+def output(words: list[str]) -> dict[str, Any]:
     """The last line that the command printed, which is JSON."""
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from bench import cluster, gossip
+from bench import cluster, gossip, queues
 from bench.cluster_sessions import ALWAYS_DIVISOR, SIZES, TRIO, ClusterSession
 from bench.gossip_world import KILLED, World
 from bench.report import Line, Report
@@ -34,6 +34,31 @@ def test_a_pipe_in_a_cell_does_not_end_it_in_markdown():
     assert Table("title", ("", "x"), [("a|b", "1")]).markdown() == ["|  | x |", "|---|---|", "| a\\|b | 1 |"]
 
 
+def _told(session: queues.AnySession) -> queues.Figures:
+    """What a session would have answered: names of peers give their rates."""
+    rates = {"huey (1 thread)": 3_000.0, "arq (eager)": 600.0}
+    return {"end_to_end_per_s": rates.get(session.name, 12_000.0), "latency_p50_ms": rates.get(session.name, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("figure", "best"), [("end_to_end_per_s", 3_000.0), ("latency_p50_ms", 600.0)], ids=["rate", "wait"]
+)
+def test_of_several_peers_the_best_is_held_against_ours(figure, best):
+    row = next(row for row in queues.ROWS if row.figure == figure and len(row.others) > 1)
+    rounds: Rounds[queues.Figures] = Rounds(True, PENSTOCK)
+    rounds.results = {
+        session: [_told(session)] for session in row.sessions if session.name in {"huey (1 thread)", "arq (eager)"}
+    }
+    rounds.results[row.ours] = [_told(row.ours)]
+    rounds.failures = {session: "not here" for session in row.sessions if session not in rounds.results}
+    assert queues.line_of(row, rounds).peer == [best]
+
+
+def test_a_duration_becomes_a_rate_and_a_rate_stays_one():
+    told = {"jobs": 100, "run_s": 4.0, "push_per_s": 7.0, "latency_p50_ms": 2.0, "peer": "huey"}
+    assert queues.rates_of(told) == {"jobs": 100, "run_per_s": 25.0, "push_per_s": 7.0, "latency_p50_ms": 2.0}
+
+
 @pytest.mark.parametrize(("reference", "is_shown"), [("42k/s", True), ("", False)])
 def test_what_others_measured_has_a_column_only_where_there_is_some(reference, is_shown):
     report = Report("title", "command", {}, [Line("row", ours=[1000.0], reference=reference)])
@@ -48,8 +73,9 @@ def test_every_figure_of_the_original_stands_beside_a_row():
     assert set(cluster.REFERENCES) <= {row.name for row in cluster.ROWS}
 
 
-def test_no_two_rows_have_the_same_name():
-    assert len({row.name for row in cluster.ROWS}) == len(cluster.ROWS)
+@pytest.mark.parametrize("module", [cluster, queues])
+def test_no_two_rows_have_the_same_name(module):
+    assert len({row.name for row in module.ROWS}) == len(module.ROWS)
 
 
 def test_pipelines_come_out_even_however_small_the_run():
