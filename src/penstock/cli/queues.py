@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.progress import Counted
 from penstock.cli.queue_words import job_facts, print_body, print_json, print_table, short_body, when
 from penstock.errors import BadPayload, CallerError
 from penstock.job import JobState, Lease
@@ -112,13 +113,16 @@ def push(
     if unique is not None and (lines or len(bodies or []) > 1):
         raise CallerError("--unique is for one job")
     headers = _fields(header or [])
-    with connect(url) as store:
+    # Ids on a terminal are progress enough.
+    is_still = not lines or (not quiet and sys.stdout.isatty())
+    with connect(url) as store, Counted("jobs pushed", quiet=is_still) as pushed:
         place = store.queue(queue)
         batch: list[Push] = []
         for payload in _bodies(bodies or [], lines, is_json, store.driver.keeps_payloads):
             batch.append(Push(payload, delay, None, 0, headers or None, ttl, retry, replicate, unique, unique_for))
             if len(batch) >= LINES_BATCH:
                 _push_batch(place, batch, quiet)
+                pushed(len(batch))
                 batch = []
         if batch:
             _push_batch(place, batch, quiet)
@@ -153,14 +157,19 @@ def reserve(
     count: Count = 1,
     timeout: Timeout = 0,
     lease: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep the jobs for so long.")] = None,
+    is_json: Json = False,
 ) -> None:
-    """Lease jobs and print each as a line of JSON. End them with `penstock ack` or `penstock nack`, by id and token."""
+    """Lease jobs and print them. End them with `penstock ack` or `penstock nack`, by id and token."""
     with connect(url) as store:
         jobs = store.queue(queue).reserve_many(count, timeout, lease=lease)
-        for job in jobs:
-            print_json(job_facts(job))
     if not jobs:
         raise typer.Exit(EXIT_NONE)
+    if is_json:
+        for job in jobs:
+            print_json(job_facts(job))
+        return
+    rows = [(job.id, job.token or "", job.tries, when(job.mature), short_body(job)) for job in jobs]
+    print_table(("id", "token", "tries", "leased until", "body"), rows)
 
 
 JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="The job's id.")]
@@ -267,6 +276,7 @@ def redrive(
     came_from: Annotated[str | None, typer.Option("--from", metavar="QUEUE", help="Only those of this queue.")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose error contains this.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many.")] = None,
+    is_json: Json = False,
 ) -> None:
     """Send dead letters back to the queues that they came from; prints how many went."""
 
@@ -275,7 +285,12 @@ def redrive(
         return fits_queue and (error is None or error in str(job.headers.get(ERROR, "")))
 
     with connect(url) as store:
-        print(store.queue(queue).redrive(is_chosen, to=to, limit=limit))
+        dead = store.queue(queue)
+        # With a filter nobody knows how many it will be.
+        expected = None if came_from or error else limit or dead.sizes().total
+        with Counted("dead letters", expected) as moved:
+            dead.redrive(is_chosen, to=to, limit=limit, moved=moved)
+    _print_count(moved.total, is_json, queue=queue)
 
 
 @app.command()
@@ -283,6 +298,7 @@ def purge(
     url: Url,
     queue: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    is_json: Json = False,
 ) -> None:
     """Remove all jobs that nobody has reserved; prints how many."""
     with connect(url) as store:
@@ -291,7 +307,16 @@ def purge(
             if not sys.stdin.isatty():
                 raise CallerError("purge removes jobs for good: say --yes")
             typer.confirm(f"Remove about {place.sizes().total} jobs of {queue!r} for good?", abort=True)
-        print(place.purge())
+        removed = place.purge()
+    _print_count(removed, is_json, queue=queue)
+
+
+def _print_count(count: int, is_json: bool, **where: str) -> None:
+    """How many jobs something was done to."""
+    if is_json:
+        print_json({**where, "jobs": count})
+    else:
+        print(count)
 
 
 @app.command()
@@ -301,6 +326,7 @@ def copy(
     to_url: Annotated[str, typer.Argument(metavar="URL", show_default=False, help="The other store.")],
     to_queue: Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue there.")],
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    is_json: Json = False,
 ) -> None:
     """Move the jobs of a queue to a queue of another store; prints how many went.
 
@@ -312,31 +338,9 @@ def copy(
         if Capability.UNIQUE not in target.capabilities:
             print(f"penstock: {target.url} has no unique keys: cut off, a batch may arrive twice", file=sys.stderr)
         place = source.queue(queue)
-        with _progress(place, quiet) as moved:
-            print(copy_jobs(place, target.queue(to_queue), moved))
-
-
-class _progress:  # noqa: N801 - it is used as a function
-    """A bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, queue: Queue, quiet: bool) -> None:
-        self._bar: Any = None
-        if not quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True))
-            self._task = self._bar.add_task("moving jobs", total=queue.sizes().total)
-
-    def __enter__(self) -> Callable[[int], None]:
-        if self._bar is None:
-            return lambda count: None
-        self._bar.start()
-        return lambda count: self._bar.advance(self._task, count)
-
-    def __exit__(self, *problem: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        with Counted("moving jobs", place.sizes().total, quiet=quiet) as moved:
+            copy_jobs(place, target.queue(to_queue), moved)
+    _print_count(moved.total, is_json, queue=queue, to=to_queue)
 
 
 def run(words: list[str]) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.progress import Counted
 from penstock.errors import CallerError, MissingExtra, OperatorError
 from penstock.queues.blocking import connect
 
@@ -59,13 +60,13 @@ def drain(
     draining = _draining()
     directory = draining.parquet_directory(to, _is_remote(master))
     waiting = None if _is_remote(master) else _look(url, queue)
-    moved = _Count(None if follow else waiting)
-    with _quiet(spark_log), _session(master, conf, spark_log) as spark, moved.shown():
+    moved = Counted("jobs to Parquet", None if follow else waiting)
+    with _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
         query = draining.start_drain(spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        draining.wait_for(query, stop, moved.add)
+        draining.wait_for(query, stop, moved)
     print(moved.total)
 
 
@@ -162,33 +163,6 @@ def _quiet(loud: bool) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nothing)
-
-
-class _Count:
-    """How many jobs went, with a bar on a terminal."""
-
-    def __init__(self, expected: int | None) -> None:
-        self.total = 0
-        self._expected = expected
-        self._bar: Any = None
-        self._task: Any = None
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        if not sys.stderr.isatty():
-            yield
-            return
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(file=sys.stderr)) as self._bar:
-            self._task = self._bar.add_task("jobs to Parquet", total=self._expected)
-            yield
-
-    def add(self, count: int) -> None:
-        self.total += count
-        if self._bar is not None:
-            self._bar.advance(self._task, count)
 
 
 def run(words: list[str]) -> int:

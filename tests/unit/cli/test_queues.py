@@ -78,14 +78,31 @@ def test_a_job_in_json_has_all_that_is_known(shell: Shell) -> None:
 
 def test_a_reserved_job_is_ended_by_its_token(shell: Shell) -> None:
     shell("push", "q", "one")
-    [job] = shell.json("reserve", "q")
+    [job] = shell.json("reserve", "q", "--json")
     with pytest.raises(CallerError, match="can't be acked"):
         shell("ack", "q", job["id"], "no-such-token")
     shell("nack", "q", job["id"], job["token"])
-    [again] = shell.json("reserve", "q")
+    [again] = shell.json("reserve", "q", "--json")
     assert again["tries"] == 1
     shell("ack", "q", again["id"], again["token"])
     assert shell.json("size", "q", "--json")[0]["total"] == 0
+
+
+def test_reserved_jobs_are_shown_with_what_ends_them(shell: Shell) -> None:
+    shell("push", "q", "one")
+    job_id, token, tries, until, body = shell("reserve", "q", "--lease", "60").rstrip("\n").split("\t")
+    assert (tries, body) == ("0", "one")
+    assert until.endswith("Z")
+    shell("ack", "q", job_id, token)
+    assert shell.json("size", "q", "--json")[0]["total"] == 0
+
+
+def test_counts_are_told_to_programs_with_their_queue(shell: Shell) -> None:
+    shell("push", "q", "a", "b", "c")
+    assert shell.json("copy", "q", f"{shell.url}-other", "r", "--json") == [{"queue": "q", "to": "r", "jobs": 3}]
+    shell("push", "q", "a")
+    assert shell.json("purge", "q", "--yes", "--json") == [{"queue": "q", "jobs": 1}]
+    assert shell.json("redrive", "--json") == [{"queue": "__deadletter__", "jobs": 0}]
 
 
 def test_a_unique_key_gives_the_first_id_again(shell: Shell) -> None:

@@ -49,11 +49,17 @@ class Looking(Ending):
         return await self._driver.purge(self.name)
 
     async def redrive(
-        self, where: Callable[[Job], bool] | None = None, *, to: str | None = None, limit: int | None = None
+        self,
+        where: Callable[[Job], bool] | None = None,
+        *,
+        to: str | None = None,
+        limit: int | None = None,
+        moved: Callable[[int], object] = lambda count: None,
     ) -> int:
         """Send dead letters back to the queues that they came from, or to another one; gives how many.
 
         Called on the queue of dead letters. `where` chooses; jobs that came from no queue stay unless `to` is given.
+        `moved` hears of each page how many went.
         """
         self._require(Capability.PEEK)
         if to == self.name:
@@ -70,8 +76,10 @@ class Looking(Ending):
                 if room > 0 and home and stored.state is not JobState.RESERVED and is_chosen:
                     chosen.setdefault(str(home), []).append(from_dead_letters(stored, stored_body(stored)))
                     room -= 1
+            before = done
             for home, moves in chosen.items():
                 done += sum(await self._move(home, moves, None))
+            moved(done - before)
             cursor = page.cursor
             if cursor is None:
                 break
