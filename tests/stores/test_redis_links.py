@@ -178,6 +178,20 @@ async def test_a_server_that_is_not_there_is_told(form: str) -> None:
             pass
 
 
+async def test_a_store_that_could_not_be_opened_can_be_when_its_server_is_there(
+    form: str, start_redis: StartRedis
+) -> None:
+    server = start_redis()
+    server.kill_hard()
+    store = connect(form, oq_url(server))
+    for _ in range(2):
+        with pytest.raises(ConnectionLost):
+            await store.__aenter__()
+    server.start()
+    async with store:
+        await _works(store, new_name())
+
+
 async def test_a_socket_of_this_machine_can_be_used(form: str, start_redis: StartRedis, tmp_path: Any) -> None:
     start_redis(appendonly="no", unixsocket=tmp_path / "s")
     async with connect(form, f"redis+oq:///0?unix={tmp_path / 's'}") as store:

@@ -11,8 +11,8 @@ brings back; the last record of a job wins, and records of jobs that are gone me
   STATE <id> <packed> [key]   state, flags, counters, requeue time, lease token; the key of its claim
   HELD <id> <nodes>           more nodes may hold the job than its record says
   PAUSE <queue> <flags>       a queue's pause state
-  START <boot id> <fsync>     from here on a process writes, in this run of the machine, with this policy; empty and
-                              `off` if nothing is written any more while the node goes on
+  START <boot id> <fsync> <n> from here on a process writes, in this run of the machine, with this policy (empty and
+                              `off` if nothing is written any more while the node goes on); its tokens begin with n
   CLEAN                       it stopped in order; nothing is missing
 
 START and CLEAN tell the next start what it may believe, so they are synced at once whatever the policy, and written
@@ -199,7 +199,13 @@ class Journal:
 
     def start(self) -> None:
         """Note that from here on everything is written, with this policy."""
-        self._mark(b"START", self.disk.boot_id(), self._policy.encode())
+        self._mark(*self.start_words(self.disk.boot_id(), self._policy.encode()))
+
+    def start_words(self, boot_id: bytes, policy: bytes) -> tuple[bytes, ...]:
+        """Give the words of a START."""
+        if not self.node.token_epoch:
+            self.node.begin_tokens(0)
+        return b"START", boot_id, policy, b"%d" % self.node.token_epoch
 
     def _mark(self, *words: bytes) -> None:
         self._states.append(_command(*words))
@@ -322,7 +328,7 @@ class Journal:
 
     def leave(self) -> bool:
         """Make everything safe and say that nothing more will be written, while the node goes on."""
-        self._mark(b"START", b"", OFF)
+        self._mark(*self.start_words(b"", OFF))
         return self.flush()
 
     def close(self) -> None:
@@ -350,7 +356,7 @@ class Rewrite:
         self._written = False
         self._failure: OSError | None = None
         self.replacing = False
-        start = _command(b"START", self.disk.boot_id(), journal.policy.encode())
+        start = _command(*journal.start_words(self.disk.boot_id(), journal.policy.encode()))
         pauses = [
             _command(b"PAUSE", queue.name, b"%d" % queue.pause)
             for queue in journal.node.queues.by_name.values()

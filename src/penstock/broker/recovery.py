@@ -57,7 +57,8 @@ STATE_FORMS: Final = [
     Form(b"STATE", 4),
     Form(b"HELD", 3),
     Form(b"PAUSE", 3),
-    Form(b"START", 3),
+    Form(b"START", 4),
+    Form(b"START", 3),  # before tokens had a beginning
     Form(b"CLEAN", 1),
 ]
 
@@ -273,6 +274,8 @@ class Load:
             else:
                 self._note_states(batch, alive, states)
         last_start = states.last_start
+        if not self.node.token_epoch:
+            self.node.begin_tokens(self._epoch(last_start))
         same_boot = last_start is not None and bool(last_start[1]) and last_start[1] == self.disk.boot_id()
         synced = last_start is not None and last_start[2] == ALWAYS.encode()
         trust = Trust(last_start is not None, states.complete or same_boot or synced, self.enqueue_once)
@@ -327,6 +330,14 @@ class Load:
             elif words[0] == b"START":
                 states.last_start = words
         states.complete = batch[-1][0] == b"CLEAN"
+
+    def _epoch(self, start: Words | None) -> int:
+        """With what the tokens of the last process began; 0 if that isn't known."""
+        if start is None or len(start) < 4:
+            return 0
+        if not start[3].isdigit() or len(start[3]) > DIGITS_MAX:
+            raise self._damage(STATE_SUFFIX, start, "a START record without a number")
+        return int(start[3])
 
     def _pause(self, words: Words) -> int:
         if words[2] not in PAUSES:

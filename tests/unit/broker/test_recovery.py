@@ -227,6 +227,40 @@ def load_original(*records: bytes, **directives: object) -> SimDesk:
     return start(disk, **directives)
 
 
+@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("hours_back", [0, 1])
+def test_tokens_grow_over_restarts_also_if_the_clock_is_set_back(hours_back: int, rewrites: bool) -> None:
+    disk, wall_s, tokens = SimDisk(), WALL_START_S, []
+    for _ in range(3):
+        desk = start(disk, wall_s)
+        seat = desk.client()
+        for _ in range(3):
+            job_id = seat.call("ADDJOB", "q", "body", 0)
+            tokens.append(int(seat.call("GETJOB", "LEASE", 5000, "FROM", "q")[0][3]))
+            seat.call("ACKLEASE", job_id, tokens[-1])
+        if rewrites:
+            seat.call("BGREWRITEAOF")
+            desk.finish_rewrite()
+        disk = desk.disk.process_crash()
+        wall_s -= hours_back * 3600
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_journal_that_does_not_say_where_its_tokens_begin_is_read() -> None:
+    disk = SimDisk()
+    disk.put(STATES, command(b"START", b"", b"always"))
+    desk = start(disk)
+    desk.client().call("ADDJOB", "q", "body", 0)
+    assert int(desk.client().call("GETJOB", "LEASE", 5000, "FROM", "q")[0][3]) > int(WALL_START_S * 1000) << 20
+
+
+def test_a_start_whose_number_is_none_is_damage() -> None:
+    disk = SimDisk()
+    disk.put(STATES, command(b"START", b"", b"always", b"soon"))
+    with pytest.raises(JournalError, match="a START record without a number at byte 0"):
+        start(disk)
+
+
 def test_an_original_queued_job_comes_back_after_its_retry_time() -> None:
     desk = load_original(loadjob(original(1, retry=60)))
     seat = desk.client()

@@ -33,6 +33,8 @@ CHANCES: Final = 1024  # random numbers kept ready: a call for randomness a job 
 NS_PER_MS: Final = 1_000_000
 HOLDERS_MAX: Final = 4096  # different sets of holders kept to be shared; beyond that the collection starts anew
 NODE_TIMEOUT_MS: Final = 15_000
+TOKEN_BITS: Final = 20  # of a token, below the millisecond with which the tokens of a process begin
+EPOCHS_APART: Final = 1 << 20  # between two processes of a node, at least: more tokens than one can give in its life
 
 
 class Port(Protocol):
@@ -103,6 +105,7 @@ class Node:
         self._chance_at = 0
         self._turn = self.chance(1 << 16)  # where the choice of nodes for the next copies begins
         self.last_ctime = 0  # creation times strictly grow, even if the wall clock doesn't
+        self.token_epoch = 0  # with which the tokens of this process begin; 0 until it is known
         self._last_token = 0
 
     def adopt_id(self, node_id: bytes) -> None:
@@ -155,18 +158,24 @@ class Node:
         """Make sure that new jobs come after one of ours that was restored."""
         self.last_ctime = max(self.last_ctime, ctime)
 
+    def begin_tokens(self, before: int) -> None:
+        """Let the tokens of this process be larger than those of the last one, which began with `before`, if known.
+
+        It is the time, so that nodes without a journal rarely repeat one; but a clock may have been set back.
+        """
+        self.token_epoch = max(self.wall_ms, before + EPOCHS_APART if before else 0)
+        self._last_token = self.token_epoch << TOKEN_BITS
+
     def new_token(self) -> int:
-        """Make a lease's token: never given before, also not before a restart."""
-        self._last_token = max(self._last_token + 1, self.wall_ms << 20)
+        """Make a lease's token: larger than all before, also those before a restart."""
+        if not self.token_epoch:
+            self.begin_tokens(0)
+        self._last_token += 1
         return self._last_token
 
     def renumber(self) -> None:
         """Begin the numbers of our messages: the upper half is of this process alone, the lower half counts."""
         self.outbox.sequence = int.from_bytes(self.entropy(4), "big") << 32
-
-    def seen_token(self, token: int) -> None:
-        """Make sure that new tokens differ from one that was restored."""
-        self._last_token = max(self._last_token, token)
 
     def after_retry(self, retry_ms: int) -> int:
         """Tell when a job that starts its retry period now is due, with jitter."""

@@ -215,7 +215,6 @@ class Restorer:
                 return
             if change.token and job.requeue_at > node.now_ms:
                 job.token = change.token
-                node.seen_token(change.token)
                 if change.claim_key:
                     join_claim(node, change.claim_key, job)
         elif job.rules.delay_s and not job.flags & BCAST_QUEUED:

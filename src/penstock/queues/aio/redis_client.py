@@ -74,13 +74,20 @@ class RedisLink:
         client, self._client = self._client, None
         if client is None:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                for _ in range(CONNECTIONS_MAX):
-                    await self._turns.acquire()
-        if self._is_mine:
-            with suppress(*RAISED, RuntimeError):
-                await client.aclose()
+        taken = 0
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    while taken < CONNECTIONS_MAX:
+                        await self._turns.acquire()
+                        taken += 1
+            if self._is_mine:
+                with suppress(*RAISED, RuntimeError):
+                    await client.aclose()
+        finally:
+            # Who waits for a turn is to hear that there are none; and the link may be opened again.
+            for _ in range(taken):
+                self._turns.release()
 
     async def now_ms(self) -> int:
         """The server's time."""

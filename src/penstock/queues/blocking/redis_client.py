@@ -71,12 +71,15 @@ class RedisLink:
         if client is None:
             return
         deadline = time.monotonic() + CLOSE_S
-        for _ in range(CONNECTIONS_MAX):
-            if not self._turns.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                break
+        taken = 0
+        while taken < CONNECTIONS_MAX and self._turns.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            taken += 1
         if self._is_mine:
             with suppress(*RAISED):
                 client.close()
+        # Who waits for a turn is to hear that there are none; and the link may be opened again.
+        for _ in range(taken):
+            self._turns.release()
 
     def now_ms(self) -> int:
         """The server's time."""
