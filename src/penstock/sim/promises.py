@@ -42,6 +42,7 @@ class Promises:
         self.causes: dict[str, int] = {}
         self.excuses: dict[str, int] = {}
         self._tokens: set[tuple[int, int]] = set()
+        self._last_tokens: dict[int, tuple[int, int]] = {}  # of each machine: the last token that it gave, and when
 
     # Producers.
 
@@ -92,9 +93,7 @@ class Promises:
         machine = connection.machine
         delivery = Delivery(now_us, machine.index, machine.life, token, lease_us, claim, connection.is_open)
         if token:
-            if (machine.index, token) in self._tokens:
-                world.fail("P4", f"a token was given twice: {token}, {job}")
-            self._tokens.add((machine.index, token))
+            self._check_token(machine, token, job)
         if claim and any(d.claim == claim and d.life == machine.life for d in job.deliveries):
             job.not_before_us = (
                 now_us + lease_us - machine.turn_us - 5 * MS
@@ -113,6 +112,17 @@ class Promises:
         self._set_not_before(job, delivery)
         job.deliveries.append(delivery)
         return job
+
+    def _check_token(self, machine: Machine, token: int, job: JobFacts) -> None:
+        """No token is given twice, and they grow as long as the journal remembers those of before."""
+        if (machine.index, token) in self._tokens:
+            self._world.fail("P4", f"a token was given twice: {token}, {job}")
+        self._tokens.add((machine.index, token))
+        last, at_us = self._last_tokens.get(machine.index, (0, 0))
+        now_us = self._world.timeline.now_us
+        if token < last and machine.lost_data_us < at_us < now_us:  # replies of one turn may be seen in any order
+            self._world.fail("P4", f"n{machine.index} gave the token {token} after {last}: {job}")
+        self._last_tokens[machine.index] = max(token, last) if at_us == now_us else token, now_us
 
     def _check_duplicate(self, job: JobFacts, delivery: Delivery) -> None:
         if not job.terms.retry_s:
