@@ -17,15 +17,15 @@ A job with retry 0 is lost by who dies before its batch was logged: that is what
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from penstock.errors import CallerError, PenstockError
+from penstock.errors import CallerError
 from penstock.job import Mark, StoredJob
-from penstock.queues.blocking import Queue, Store, connect
+from penstock.queues.blocking import Queue, Store
+from penstock.spark.heart import Heart
 from penstock.spark.outages import through_outages
 from penstock.spark.settings import Settings
 
@@ -34,8 +34,6 @@ ELSEWHERE_S = 2.0  # until jobs that wait at another node come over to the one t
 HELD = "held"
 
 Offset = dict[str, Any]
-
-log = logging.getLogger("penstock.spark")
 
 
 def held_of(jobs: Iterable[StoredJob]) -> dict[str, list[str]]:
@@ -70,8 +68,9 @@ class Marks:
         self.queue: Queue = store.queue(settings.queue)
         self._open: dict[int, tuple[list[Mark], list[StoredJob]]] = {}  # by number
         self._finished = 0
-        self._stopping = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._heart = Heart(
+            settings, self._keep_leases, 0.0
+        )  # how long a retry time is, is known once it was begun anew
         self._lock = threading.Lock()
 
     def key(self, offset: Offset) -> str:
@@ -134,27 +133,16 @@ class Marks:
         ids = {job.id for job in jobs}
         with self._lock:
             self._open[offset["seq"]] = [mark for mark in marks_in(offset) if mark.id in ids], jobs
-        if self._heart is None:
-            self._heart = threading.Thread(target=self._keep_leases, name="penstock-leases", daemon=True)
-            self._heart.start()
+        self._heart.start()
 
-    def _keep_leases(self) -> None:
-        """Lets retry times begin anew, over a connection of its own, until the process ends."""
-        store = connect(self._settings.url, lease=self._settings.lease_s)
-        pause_s = 0.0  # how long a retry time is, is known once it was begun anew
-        while not self._stopping.wait(pause_s):
-            pause_s = self._settings.lease_s / 3
-            try:
-                store.open()
-                with self._lock:
-                    marks = [mark for held, _ in self._open.values() for mark in held]
-                retry_s = store.driver.keep(self.queue.name, marks) if marks else None
-                pause_s = min(pause_s, (retry_s or pause_s) / 3)
-            except PenstockError as problem:
-                log.warning("the jobs of %s could not be put off: %s", self._settings.queue, problem)
-        store.close()
+    def _keep_leases(self, store: Store) -> float | None:
+        """Let retry times begin anew."""
+        with self._lock:
+            marks = [mark for held, _ in self._open.values() for mark in held]
+        retry_s = store.driver.keep(self.queue.name, marks) if marks else None
+        return None if retry_s is None else retry_s / 3
 
     def close(self) -> None:
         """Let go."""
-        self._stopping.set()
+        self._heart.stop()
         self.store.close()

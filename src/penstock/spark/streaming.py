@@ -7,8 +7,8 @@ Spark's offset is a run id and a number; together they are the key of a claim in
     read(partition)       needs no store: the jobs travel with the partition, as Arrow; reading twice is harmless
 
 `commit` comes a batch late, and for the last batch of a run not at all, so nothing is acked there. A claim that was
-made right before a crash, and never logged, is found again under its key. While a batch runs a thread of the driver's
-Python process makes its leases longer; when the process has died they end by themselves. Where the store has no claims,
+made right before a crash, and never logged, is found again under its key. While a batch runs its leases are made longer
+(`heart`); when the process has died they end by themselves. Where the store has no claims,
 since its nodes are originals, the offset itself names the jobs: see `marks`.
 
 At least once; exactly once into a sink that is idempotent by batch id. After a replay, jobs that others have finished
@@ -17,7 +17,6 @@ meanwhile (the query was down for longer than its lease) are missing, and no oth
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
@@ -29,21 +28,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.errors import CallerError, LeaseLost, PenstockError
+from penstock.errors import CallerError, LeaseLost
 from penstock.job import StoredJob
 from penstock.queues.blocking import Job, Queue, Store, connect
 from penstock.queues.capabilities import Capability, require
 from penstock.spark.columns import arrow_schema, to_batch
+from penstock.spark.heart import Heart
 from penstock.spark.marks import HELD, Marks, Offset
 from penstock.spark.outages import through_outages
 from penstock.spark.settings import Settings
 
 LOOK_PAUSE_S = 0.05  # between two looks at an empty queue
-BEAT_AGAIN_S = 2.0  # after leases could not be made longer
 OWNERS_QUEUE = "__penstock_owners__"
-
-
-log = logging.getLogger("penstock.spark")
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -165,8 +161,7 @@ class _Claims:
         self._owner: Job | None = None
         self._lost_owner = False
         self._has_looked = False
-        self._stopping = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._heart = Heart(settings, self._keep_leases, settings.lease_s / 3)
         self._lock = threading.Lock()
 
     def key(self, offset: Offset) -> str:
@@ -184,7 +179,7 @@ class _Claims:
             )
         if self._owner is None:
             self._owner = through_outages(self._take_owner)
-            self._beat()
+            self._heart.start()
 
     def _take_owner(self) -> Job:
         """A job that is leased for as long as this query lives. A newer query takes it, and this one notices."""
@@ -253,39 +248,21 @@ class _Claims:
     def _hold(self, offset: Offset, jobs: list[StoredJob]) -> None:
         with self._lock:
             self._open[offset["seq"]] = jobs
-        self._beat()
+        self._heart.start()
 
-    def _beat(self) -> None:
-        if self._heart is None:
-            self._heart = threading.Thread(target=self._keep_leases, name="penstock-leases", daemon=True)
-            self._heart.start()
-
-    def _keep_leases(self) -> None:
-        """Makes leases longer, over a connection of its own, until the process ends."""
-        store = connect(self._settings.url, lease=self._settings.lease_s)
-        queue = None
-        pause_s = self._settings.lease_s / 3
-        while not self._stopping.wait(pause_s):
-            pause_s = self._settings.lease_s / 3
+    def _keep_leases(self, store: Store) -> None:
+        """Make leases longer."""
+        queue = store.queue(self._settings.queue)
+        with self._lock:
+            numbers = list(self._open)
+        for number in numbers:
+            queue.extend_claim(self.key({"run": self._run, "seq": number}), self._settings.lease_s)
+        if self._owner is not None:
             try:
-                store.open()
-                queue = queue or store.queue(self._settings.queue)
-                with self._lock:
-                    numbers = list(self._open)
-                for number in numbers:
-                    queue.extend_claim(self.key({"run": self._run, "seq": number}), self._settings.lease_s)
-                if self._owner is not None:
-                    owners = store.queue(self._owner.queue.name)
-                    owners.extend(self._owner, self._settings.lease_s)
+                store.queue(self._owner.queue.name).extend(self._owner, self._settings.lease_s)
             except LeaseLost:
                 self._lost_owner = True
-            except PenstockError as problem:
-                # The store may come back, or be put right, before the leases end: then it must not be long until they
-                # are made longer.
-                pause_s = min(pause_s, BEAT_AGAIN_S)
-                log.warning("the leases of %s could not be made longer: %s", self._settings.queue, problem)
-        store.close()
 
     def close(self) -> None:
-        self._stopping.set()
+        self._heart.stop()
         self.store.close()
