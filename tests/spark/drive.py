@@ -179,3 +179,11 @@ class Query:
 
     def stop(self) -> None:
         self.reader.stop()
+
+
+def run_and_stop(query: Query, **how: Any) -> None:
+    """One run of a query, and its end: nothing of it goes on."""
+    try:
+        query.run(**how)
+    finally:
+        query.stop()

@@ -25,7 +25,7 @@ from penstock.spark import outages
 from penstock.spark.settings import read_settings
 from penstock.spark.sink import QueueStreamWriter
 from tests.processes import wait_until
-from tests.spark.drive import Crash, Logs, Query, WorkerDied, task_of
+from tests.spark.drive import Crash, Logs, Query, WorkerDied, run_and_stop, task_of
 from tests.spark.killable import CAN_BE_KILLED, STORES, FindStore, Killable, stores
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -126,9 +126,10 @@ def test_whoever_is_killed_each_job_is_put_out_once(
     first.tap(first.reader.claims.queue.store.driver)
     try:
         first.run()
+        first.stop()
     except Crash:
         first.stop()
-        Query(logs, options(place, jobs), copies=copies).run()
+        run_and_stop(Query(logs, options(place, jobs), copies=copies))
     fault.wait()
     assert fault.is_done
     assert sorted(int(row["body"]) for row in logs.rows) == list(range(JOBS))
@@ -152,7 +153,7 @@ def test_a_first_batch_that_was_never_logged_is_found_by_its_owner(name: str, fi
             first.run()
         first.stop()
         logs = Logs()
-        Query(logs, given).run()
+        run_and_stop(Query(logs, given))
         assert sorted(int(row["body"]) for row in logs.rows) == list(range(JOBS))
         assert store.queue(given["queue"]).total() == 0
 
@@ -169,7 +170,7 @@ def test_a_batch_of_many_jobs_is_claimed_given_again_and_acked_as_one(name: str,
             first.run()
         first.stop()
         before = [row["id"] for row in logs.rows]
-        Query(logs, given).run()
+        run_and_stop(Query(logs, given))
         assert [row["id"] for row in logs.rows] == before
         assert sorted(int(row["body"]) for row in logs.rows) == list(range(LARGE))
         assert (logs.commits, store.queue(given["queue"]).total()) == (1, 0)

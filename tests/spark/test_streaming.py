@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 
 from penstock import blocking
 from penstock.errors import CallerError
-from tests.spark.drive import POINTS, Crash, Logs, Query
+from tests.spark.drive import POINTS, Crash, Logs, Query, run_and_stop
 
 JOBS = 95
 BATCH = 20
@@ -42,7 +42,7 @@ def bodies(logs: Logs) -> list[int]:
 def test_a_queue_is_drained_in_batches(url: str, queue: blocking.Queue) -> None:
     queue.push_many(range(JOBS))
     logs = Logs()
-    Query(logs, options(url)).run()
+    run_and_stop(Query(logs, options(url)))
     assert bodies(logs) == list(range(JOBS))
     assert [len(rows) for rows in logs.sink.values()] == [20, 20, 20, 20, 15]
     assert queue.total() == 0
@@ -59,7 +59,7 @@ def test_a_driver_that_dies_anywhere_loses_and_doubles_nothing(
     with pytest.raises(Crash):
         first.run()
     first.stop()
-    Query(logs, options(url)).run()
+    run_and_stop(Query(logs, options(url)))
     # Before anything was logged nobody knows the run, and its jobs come back with their leases.
     unknown = BATCH if (point, batch) == ("claimed", 0) else 0
     assert len(bodies(logs)) == JOBS - unknown
@@ -74,7 +74,7 @@ def test_a_batch_that_was_claimed_but_never_logged_is_found_again_at_once(url: s
     with pytest.raises(Crash):
         first.run()
     assert queue.reserved() == BATCH
-    Query(logs, options(url)).run()
+    run_and_stop(Query(logs, options(url)))
     assert bodies(logs) == list(range(JOBS))
 
 
@@ -85,7 +85,7 @@ def test_with_an_owner_the_first_batch_is_found_without_a_log(url: str, queue: b
         first.run()
     first.stop()
     logs = Logs()
-    Query(logs, options(url, owner="reports")).run()
+    run_and_stop(Query(logs, options(url, owner="reports")))
     assert bodies(logs) == list(range(JOBS))
 
 
@@ -99,7 +99,7 @@ def test_with_a_run_file_the_first_batch_is_found_without_a_log(
         first.run()
     first.stop()
     logs = Logs()
-    Query(logs, given).run()
+    run_and_stop(Query(logs, given))
     assert bodies(logs) == list(range(JOBS))
 
 
@@ -109,7 +109,7 @@ def test_an_owner_who_begins_anew_is_not_held_up_by_old_claims(url: str, queue: 
     queue.ack_many(old)
     queue.push_many(range(2, JOBS))
     logs = Logs()
-    Query(logs, options(url, owner="reports")).run()
+    run_and_stop(Query(logs, options(url, owner="reports")))
     assert len(bodies(logs)) == JOBS - 1
     assert queue.total() == 0
 
@@ -118,7 +118,7 @@ def test_jobs_without_tries_left_do_not_end_a_run_early(url: str, queue: blockin
     queue.push_many(range(2 * BATCH), tries=1)
     queue.push_many(range(5))
     logs = Logs()
-    Query(logs, options(f"{url}?dead_letter=1")).run()
+    run_and_stop(Query(logs, options(f"{url}?dead_letter=1")))
     assert bodies(logs) == list(range(5))
     assert queue.store.dead_letters().total() == 2 * BATCH
 
@@ -133,7 +133,7 @@ def test_a_replay_of_a_claim_that_is_gone_takes_no_other_jobs(url: str, queue: b
     run = json.loads(logs.offsets[0])["run"]
     assert queue.ack_claim(f"spark:{run}:1") == BATCH
     queue.push("other")
-    Query(logs, options(url)).run(available_now=False, batches_max=0)
+    run_and_stop(Query(logs, options(url)), available_now=False, batches_max=0)
     assert logs.sink[0] == []
     assert queue.size() == 1
 
@@ -154,7 +154,7 @@ def test_jobs_that_others_finished_are_missing_from_a_replay_and_none_come_in_th
     queue.nack_many([job for job in others if job not in done])
     queue.store.shift_clock(-3600)
     queue.push("more")
-    Query(logs, options(url)).run(available_now=False, batches_max=1)
+    run_and_stop(Query(logs, options(url)), available_now=False, batches_max=1)
     assert logs.sink[0] == []
     assert len(logs.sink[1]) == 1
 
@@ -168,7 +168,7 @@ def test_a_busy_queue_ends_with_what_was_there_at_the_start(url: str, queue: blo
             queue.push_many(range(1000, 1000 + BATCH))
         return False
 
-    Query(logs, options(url), push_more).run()
+    run_and_stop(Query(logs, options(url), push_more))
     assert len(logs.rows) == JOBS
 
 
@@ -182,10 +182,10 @@ def test_a_paused_queue_gives_no_batch(url: str, queue: blocking.Queue) -> None:
     queue.push_many(range(3))
     queue.pause()
     logs = Logs()
-    Query(logs, options(url)).run()
+    run_and_stop(Query(logs, options(url)))
     assert logs.rows == []
     queue.resume()
-    Query(logs, options(url)).run()
+    run_and_stop(Query(logs, options(url)))
     assert len(logs.rows) == 3
 
 
