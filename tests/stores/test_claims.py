@@ -191,6 +191,7 @@ async def test_a_claim_of_no_jobs_gives_those_that_the_key_has(place: Place) -> 
         assert _payloads(await queue.claim("key", 0)) == [0]
 
 
+@needs(Capability.DELAY)
 async def test_a_claim_gives_its_jobs_again_in_the_same_order(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name(), lease=1000)

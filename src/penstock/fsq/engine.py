@@ -139,10 +139,12 @@ class Engine:
         """Do one thing; tell whether there is more to do."""
         may_begin = not (self._aborted or self._stopping)
         if may_begin and self._items is not None and len(self._children) < self._job.jobs:
-            if time.monotonic() < self._slot_at:
+            if time.monotonic() >= self._slot_at:
+                self._begin_next(self._items)
+            elif self._items.has_more():
                 self._sleep(None, self._slot_at)
             else:
-                self._begin_next(self._items)
+                self._items = None
             return True
         if self._children:
             self._sleep(self._waiter if may_begin and self._items is None else None)

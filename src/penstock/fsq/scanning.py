@@ -43,6 +43,7 @@ class FSQScanGenerator:
         self.ignore_down = ignore_down
         self.host = host
         self._ids = iter(item_ids)
+        self._ahead: ItemId | None = None  # the next one, if somebody has asked whether there is one
         self._options: dict[str, Any] = {
             "lock": lock,
             "ttl": ttl,
@@ -56,7 +57,9 @@ class FSQScanGenerator:
 
     def __next__(self) -> FSQWorkItem:
         self.close()
-        for found in self._ids:
+        while self.has_more():
+            found, self._ahead = self._ahead, None
+            assert found is not None
             host, name = (None, found) if isinstance(found, str) else found
             if not self.ignore_down and gates.is_withheld(self.queue, host):
                 label = self.queue if host is None else f"{self.queue}, host {host}"
@@ -69,6 +72,12 @@ class FSQScanGenerator:
             else:
                 return self.item
         raise StopIteration
+
+    def has_more(self) -> bool:
+        """Tell whether there are names left in the list. Nothing is opened."""
+        if self._ahead is None:
+            self._ahead = next(self._ids, None)
+        return self._ahead is not None
 
     def release(self) -> None:
         """Leave the current item to the caller, who closes it."""
