@@ -38,8 +38,9 @@ from penstock.broker.core.removal import is_handover
 from penstock.broker.disk import Disk, File
 from penstock.wire.record import JobRecord, record_template
 
-# state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token
-STATE: Final = struct.Struct("<BBHHQQ")
+# state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token, ms that were left until the requeue time
+STATE: Final = struct.Struct("<BBHHQQI")
+LEFT_MS_MAX: Final = (1 << 32) - 1  # and more: 49 days
 STATE_SUFFIX: Final = ".state"
 REWRITE_PREFIX: Final = "temp-rewrite-"
 SYNC_MS: Final = 1000  # appendfsync everysec
@@ -113,10 +114,10 @@ class Journal:
 
     def delivered(self, jobs: list[Job]) -> None:
         """Note that jobs go out to a client."""
-        wall_offset_ms = self.node.wall_offset_ms
+        node = self.node
         for job in jobs:
             if job.rules.retry_s:
-                self._states.append(_state_command(job, wall_offset_ms))
+                self._states.append(_state_command(job, node))
             else:
                 self.removed(job.id)
 
@@ -125,11 +126,11 @@ class Journal:
         if not job.rules.retry_s:  # its delivery was noted as its end
             record = _load_template(self.record(job))
             self._jobs.append(record % (job.id, job.ctime.to_bytes(8, "little"), job.body))
-        self._states.append(_state_command(job, self.node.wall_offset_ms))
+        self._states.append(_state_command(job, self.node))
 
     def changed(self, job: Job) -> None:
         """Note where a job is now."""
-        self._states.append(_state_command(job, self.node.wall_offset_ms))
+        self._states.append(_state_command(job, self.node))
         if not job.rules.retry_s:
             self._marking = True  # queued by hand: its time no longer tells whether it may have been delivered
 
@@ -388,7 +389,7 @@ class Rewrite:
             if is_kept(job):
                 jobs.append(self._record(job))
                 if job.state != QUEUED:
-                    states.append(_state_command(job, self.journal.node.wall_offset_ms))
+                    states.append(_state_command(job, self.journal.node))
         self._written = looked_at < REWRITE_JOBS
         self.follow(b"".join(jobs), b"".join(states))
         if self._written or self.jobs_file.size - self._synced_bytes > REWRITE_SYNC_BYTES:
@@ -442,18 +443,19 @@ def _write_all(file: File, data: bytes) -> None:
         data = data[file.write(data) :]
 
 
-def _state_command(job: Job, wall_offset_ms: int) -> bytes:
+def _state_command(job: Job, node: Node) -> bytes:
     requeue_at = job.requeue_at
     packed = STATE.pack(
         job.state,
         job.flags & STORED_FLAGS,
         job.nacks,
         job.deliveries,
-        requeue_at + wall_offset_ms if requeue_at else 0,
+        requeue_at + node.wall_offset_ms if requeue_at else 0,
         job.token,
+        min(max(requeue_at - node.now_ms, 0), LEFT_MS_MAX),
     )
     if job.claim is None:
-        return b"*3\r\n$5\r\nSTATE\r\n$40\r\n%b\r\n$22\r\n%b\r\n" % (job.id, packed)
+        return b"*3\r\n$5\r\nSTATE\r\n$40\r\n%b\r\n$26\r\n%b\r\n" % (job.id, packed)
     return _command(b"STATE", job.id, packed, job.claim.key)
 
 

@@ -33,6 +33,7 @@ ADVICE: Final = "Nothing was changed; cut it with `penstock check-aof --fix`, or
 DIGITS_MAX: Final = 18  # of a length that is read here: more than any file has, and still a small integer
 DOLLAR: Final = 0x24
 ZERO: Final = 0x30
+UNKNOWN_LEFT: Final = b"\xff\xff\xff\xff"  # LEFT_MS_MAX: earlier versions did not write it
 CR: Final = 0x0D
 LF: Final = 0x0A
 
@@ -359,9 +360,12 @@ class Load:
 
     def _packed_change(self, words: Words) -> bytes:
         """Give a change as it was packed, and the key of its claim behind it. Most are replaced by later ones."""
-        if len(words[2]) != STATE.size:
-            raise self._damage(STATE_SUFFIX, words, f"a STATE record of {len(words[2])} bytes")
-        return words[2] + words[3] if len(words) > 3 else words[2]
+        packed = words[2]
+        if len(packed) != STATE.size:
+            if len(packed) != STATE.size - len(UNKNOWN_LEFT):
+                raise self._damage(STATE_SUFFIX, words, f"a STATE record of {len(packed)} bytes")
+            packed += UNKNOWN_LEFT
+        return packed + words[3] if len(words) > 3 else packed
 
     def _restore(self, alive: dict[bytes, bytes], states: States, trust: Trust) -> Iterator[None]:
         restorer = Restorer(self.node, trust, self.timeout_ms)
@@ -396,8 +400,8 @@ class Load:
 
 
 def _unpacked_change(packed: bytes) -> Change:
-    state, flags, nacks, deliveries, requeue_wall_ms, token = STATE.unpack_from(packed)
-    return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, packed[STATE.size :])
+    state, flags, nacks, deliveries, requeue_wall_ms, token, left_ms = STATE.unpack_from(packed)
+    return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, left_ms, packed[STATE.size :])
 
 
 def _keep_tail(disk: Disk, name: str, offset: int) -> None:

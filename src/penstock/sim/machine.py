@@ -7,6 +7,7 @@ be killed, also in the middle of an operation on its disk, and the host can lose
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ class Machine:
         self.is_stopped = False
         self.has_power = True
         self.is_loading = False
-        self.started_us = 0
+        self.started_us = self.started_monotonic_us = 0
         self.ended_us = -1  # when its last process ended
         self.lost_data_us = -1  # when it last may have lost something that its node had told others
         self.replaced_us = -1  # when another node took its place
@@ -74,7 +75,7 @@ class Machine:
         self.inbound: list[Link] = []
         self.connections: dict[Connection, None] = {}
         self.replied: dict[Connection, None] = {}  # who was sent something in this turn
-        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # what waits while it is stopped
+        self._held: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()  # what waits while it is stopped
         self._turn_wanted = self._turn_planned = False
         self._timer_at = 0
         self._stepping = False
@@ -95,6 +96,11 @@ class Machine:
     def wall_us(self) -> int:
         """The wall clock of the host."""
         return WALL_START_US + self._timeline.now_us + self.wall_offset_us
+
+    @property
+    def gained_us(self) -> int:
+        """How far the process is ahead of the time since its start, as its timers see it."""
+        return self.monotonic_us - self.started_monotonic_us - (self._timeline.now_us - self.started_us)
 
     def _clock(self) -> float:
         return (self._monotonic_us + (self._timeline.now_us - self._since_us) * self._rate // EVEN) / 1e6
@@ -134,6 +140,7 @@ class Machine:
         self.is_up = self.has_power = True
         self.is_stopped = False
         self.started_us = self._timeline.now_us
+        self.started_monotonic_us = self.monotonic_us
         self._turn_wanted = self._turn_planned = self._stepping = False
         self._timer_at = 0
         self.turn_us = setup.turn_us
@@ -233,8 +240,8 @@ class Machine:
         """Let a halted process go on: first with all that has come meanwhile."""
         if self.is_stopped:
             self.is_stopped = False
-            held, self._held = self._held, []
-            for act, args in held:
+            while self._held:  # its end on the way would clear it
+                act, args = self._held.popleft()
                 act(*args)
 
     # What happens to the process.

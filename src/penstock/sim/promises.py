@@ -23,6 +23,7 @@ from penstock.sim.history import FIRM, WEAK, Ack, Delivery, History, JobFacts
 from penstock.sim.inside import Inside, packed
 from penstock.sim.machine import AOF, OFF
 from penstock.sim.timeline import MS, SECOND
+from penstock.wire.record import decode_record
 
 if TYPE_CHECKING:
     from penstock.sim.connection import Connection
@@ -71,6 +72,7 @@ class Promises:
             here = other.is_up and other.node.jobs.get(job.id) is not None
             held += here or other.ended_us >= job.sent_us
             held += here and other.replaced_us >= job.sent_us  # the node that was there before it had one, too
+            held += not here and other.is_up and other.node.cluster.draining  # its operator wants it to have none
         if held < job.terms.replicate and not any(d.at_us for d in job.deliveries):
             self._world.fail("P1", f"{held} nodes have a copy when the producer is told: {job}")
         record = machine.node.jobs.get(job.id)
@@ -162,7 +164,7 @@ class Promises:
             if other.life == life:
                 if other.monotonic_us - monotonic_us >= delay_us:
                     return
-            elif record is not None and other.wall_us >= record.ctime // 1000 + delay_us:
+            elif record is not None and other.wall_us + other.gained_us >= record.ctime // 1000 + delay_us:
                 return
         self._world.fail("P8", f"delivered at {self._world.timeline.now_us / 1e6:.3f} by n{machine.index}: {job}")
 
@@ -217,7 +219,7 @@ class Promises:
     def unsent(self, machine: Machine, to: bytes | None) -> None:
         """Note jobs that are given away, in messages which now can't be sent: to one node, or to any."""
         for whom, record in machine.node.outbox.unsent():
-            job = self.history.by_id.get(record[4:44])
+            job = self.history.by_body.get(decode_record(record)[0].body)  # its producer may not know its id yet
             if job is not None and (to is None or to in whom):
                 job.lost_in_message.add("one that was never sent")
 

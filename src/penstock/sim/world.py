@@ -103,9 +103,12 @@ class World:
                         machine.command("CLUSTER", "FORGET", peer.id)
 
     def mend_cluster(self) -> None:
-        """Look at CLUSTER NODES everywhere, and introduce whoever isn't known."""
+        """Look at CLUSTER NODES everywhere, and introduce whoever isn't known; let all queues go on."""
         self.forget_ghosts()
         for machine in self.machines:
+            for queue in self.queues:  # the word of a pause may have come after that of its end
+                if machine.has_paused(queue):
+                    machine.insist("PAUSE", queue, "none")
             if machine.is_up:
                 known = machine.node.cluster.ids
                 for other in self.machines:

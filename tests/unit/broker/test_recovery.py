@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -244,6 +245,34 @@ def test_tokens_grow_over_restarts_also_if_the_clock_is_set_back(hours_back: int
         disk = desk.disk.process_crash()
         wall_s -= hours_back * 3600
     assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("words", [("LEASE", 8000), ()])
+def test_what_is_out_comes_back_in_time_also_if_the_clock_is_set_back(
+    words: tuple[str | int, ...], rewrites: bool
+) -> None:
+    desk = start(SimDisk())
+    seat = desk.client()
+    seat.call("ADDJOB", "q", "body", 0, "RETRY", 8)
+    seat.call("GETJOB", *words, "FROM", "q")
+    if rewrites:
+        seat.call("BGREWRITEAOF")
+        desk.finish_rewrite()
+    desk.advance(5)
+    desk = start(desk.disk.process_crash(), desk.wall_s - 3600)
+    desk.advance(2)
+    assert peeked(desk) == []
+    desk.advance(7)
+    assert peeked(desk) == [b"body"]
+
+
+def test_states_of_earlier_versions_are_read(small: SimDisk) -> None:
+    before = start(small.process_crash()).broker.node.jobs.count
+    short = re.sub(rb"\$26\r\n(.{22}).{4}\r\n", rb"$22\r\n\1\r\n", small.content(STATES), flags=re.DOTALL)
+    assert short != small.content(STATES)
+    small.put(STATES, short)
+    assert start(small).broker.node.jobs.count == before
 
 
 def test_a_journal_that_does_not_say_where_its_tokens_begin_is_read() -> None:

@@ -18,6 +18,7 @@ from typing import Final
 
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, QUEUED, WAIT_REPL, Job
+from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING
 from penstock.broker.core.node import Node
 from penstock.broker.core.removal import end_replication, remove
 from penstock.broker.core.replication import begin, originals
@@ -68,11 +69,18 @@ def drain(node: Node) -> None:
     if room <= 0:
         return
     looked_at = 0
+    ready = frozenset([peer.id for peer in node.cluster.ready])
+    takers = _takers(node)
     for job in islice(node.drain, room):
         looked_at += 1
-        _hand_over(node, job)
+        _hand_over(node, job, ready, takers)
     if looked_at < room:
         node.drain = _walk(node)  # round again: what was out with a worker may be back
+
+
+def _takers(node: Node) -> int:
+    """Tell on how many other nodes a job can be, once those are back that are away for a moment."""
+    return sum(not peer.flags & (FAIL | LEAVING | HANDSHAKE) for peer in node.cluster.others)
 
 
 def _walk(node: Node) -> Iterator[Job]:
@@ -80,7 +88,7 @@ def _walk(node: Node) -> Iterator[Job]:
         yield from list(page.values())
 
 
-def _hand_over(node: Node, job: Job) -> None:
+def _hand_over(node: Node, job: Job, ready: frozenset[bytes], takers: int) -> None:
     if job.state not in (ACTIVE, QUEUED) or (job.token and job.state == ACTIVE):
         return
     if not job.rules.retry_s and job.flags & DELIVERED:
@@ -91,16 +99,18 @@ def _hand_over(node: Node, job: Job) -> None:
         enqueue_s = 0
     elif not job.flags & BCAST_QUEUED or not job.flags & DELIVERED:
         enqueue_s = max(0, -(-(job.requeue_at - node.now_ms) // 1000))
-    ready = {peer.id for peer in node.cluster.ready}
-    if not job.rules.retry_s:
-        ready -= originals(node)  # they would keep it for ever, and tell nobody
-    if not ready:
-        return
-    wanted = min(job.rules.replicate, len(ready))
-    # All who have it already are named, also those who need not confirm: they can't learn of each other from us later.
+    wanted = min(job.rules.replicate, takers)
     holders = (job.holders.delivered & node.cluster.ids) - node.alone.delivered
-    unfit = holders if job.rules.retry_s else originals(node)
-    delivered = holders.union(node.choose(max(0, wanted - len(holders & ready)), unfit))
+    if job.rules.retry_s:
+        # All who have it already are named, also those who need not confirm: they can't learn of each other from us
+        # later.
+        delivered = holders.union(node.choose(max(0, wanted - len(holders & ready)), holders))
+    else:
+        unfit = originals(node)  # they would keep it for ever, and tell nobody
+        delivered = frozenset(sorted(holders & ready - unfit)[:1] or node.choose(1, unfit))
+        wanted = 1
+    if not wanted or len(delivered & ready) < wanted:
+        return  # others are away for a moment: it would be on fewer nodes than its producer was told
     if job.state == QUEUED:
         node.queues.by_name[job.queue].drop()
     job.state = WAIT_REPL

@@ -33,7 +33,7 @@ from penstock.broker.core.jobs import (
     Job,
     Rules,
 )
-from penstock.broker.core.node import JITTER_MS, NS_PER_MS, Node
+from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import Queue
 from penstock.broker.core.registry import PAGE_MASK
 from penstock.broker.core.tokens import join_claim
@@ -45,10 +45,18 @@ KINDS_MAX: Final = 4096  # kinds of records remembered; beyond that the collecti
 class Change:
     """The last known state of a job, from the record of deliveries."""
 
-    __slots__ = ("claim_key", "deliveries", "flags", "nacks", "requeue_wall_ms", "state", "token")
+    __slots__ = ("claim_key", "deliveries", "flags", "left_ms", "nacks", "requeue_wall_ms", "state", "token")
 
     def __init__(
-        self, state: int, flags: int, nacks: int, deliveries: int, requeue_wall_ms: int, token: int, claim_key: bytes
+        self,
+        state: int,
+        flags: int,
+        nacks: int,
+        deliveries: int,
+        requeue_wall_ms: int,
+        token: int,
+        left_ms: int,
+        claim_key: bytes,
     ) -> None:
         self.state = state
         self.flags = flags
@@ -56,6 +64,7 @@ class Change:
         self.deliveries = deliveries
         self.requeue_wall_ms = requeue_wall_ms  # 0 = never
         self.token = token
+        self.left_ms = left_ms  # until the requeue time, when this was written
         self.claim_key = claim_key
 
 
@@ -203,12 +212,8 @@ class Restorer:
                 job.requeue_at = node.after_retry(job.rules.retry_ms)
                 self.unsaved.append(job)
         elif change is not None:
-            job.requeue_at = max(change.requeue_wall_ms - node.wall_offset_ms, 1)
-            if job.flags & BCAST_QUEUED and not change.token:  # its retry time: it ends, also if the clock was set back
-                latest = node.now_ms + job.rules.retry_ms + JITTER_MS
-                if job.rules.delay_s:  # a copy of one whose delay may not be over
-                    latest = max(latest, self._release_at(job))
-                job.requeue_at = min(job.requeue_at, latest)
+            # A clock that was set back makes no time longer than it was.
+            job.requeue_at = max(min(change.requeue_wall_ms - node.wall_offset_ms, node.now_ms + change.left_ms), 1)
             if len(job.holders.delivered) > 1 and job.requeue_at <= node.now_ms + WARN_MS:
                 job.flags |= BCAST_WILLQUEUE  # too late to warn the others by its own time
                 self._unannounced.append(job)
