@@ -323,12 +323,12 @@ MUTANTS = (
         "P5",
     ),
     Mutant(
-        "a copy forgets its delay in a second restart",
-        "core/restoring.py",
-        "                    latest = max(latest, self._release_at(job))\n",
-        "                    pass\n",
-        48,
-        "P8",
+        "tokens begin anew after a restart",
+        "recovery.py",
+        "self.node.begin_tokens(self._epoch(last_start))",
+        "self.node.begin_tokens(0)",
+        15,
+        "P4",
     ),
     Mutant(
         "failing nodes never believed again",
@@ -359,7 +359,7 @@ MUTANTS = (
         "core/blocking.py",
         "        unfetch(node, job)\n",
         "        pass\n",
-        11,
+        7,
         "P1",
     ),
     Mutant(
