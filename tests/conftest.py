@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ pytest_plugins = ["tests.server_fixtures"]
 # On a machine that is busy with other things an example may take any time. What hangs ends by the time-out of its test.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and all that they start, too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StartNode = Callable[..., NodeProcess]
 StartPeer = Callable[..., BusPeer]
