@@ -34,9 +34,9 @@ WAIT_S = 10.0
 Call = Callable[[], Awaitable[object]]
 
 
-async def rate(count: int, call: Call) -> float:
-    """How many a second, of so many calls, with 50 of them under way at any time."""
-    left = count
+async def rate(count: int, call: Call, jobs: int = 1) -> float:
+    """How many jobs a second, of calls with so many each, 50 of them under way at any time."""
+    left = count // jobs
 
     async def some() -> None:
         nonlocal left
@@ -49,7 +49,7 @@ async def rate(count: int, call: Call) -> float:
     return count / (time.perf_counter() - began_s)
 
 
-async def rate_of_many(count: int, call: Call) -> float:
+async def rate_in_turn(count: int, call: Call) -> float:
     """How many jobs a second, of calls of 100 one after the other."""
     began_s = time.perf_counter()
     for _ in range(count // MANY):
@@ -85,12 +85,16 @@ async def measure(url: str, jobs: int) -> dict[str, float]:
                 raise NotRunError("a job was missing")
 
         figures = {"push_per_s": await rate(jobs, push), "pop_per_s": await rate(jobs, pop)}
-        figures["push_many_per_s"] = await rate_of_many(jobs, push_many)
+        figures["push_many_per_s"] = await rate(jobs, push_many, MANY)
         if can_reserve:
             figures["reserve_ok_per_s"] = await rate(jobs, reserve_and_ack)
-            await rate_of_many(jobs, push_many)
-            figures["reserve_ok_many_per_s"] = await rate_of_many(jobs, reserve_and_ack_many)
+            figures["push_many_in_turn_per_s"] = await rate_in_turn(jobs, push_many)
+            figures["reserve_ok_many_per_s"] = await rate(jobs, reserve_and_ack_many, MANY)
+            await rate(jobs, push_many, MANY)
+            figures["reserve_ok_many_in_turn_per_s"] = await rate_in_turn(jobs, reserve_and_ack_many)
         else:
+            await rate(jobs, pop)
+            figures["push_many_in_turn_per_s"] = await rate_in_turn(jobs, push_many)
             await rate(jobs, pop)
         if await queue.size() != 0:
             raise NotRunError("jobs are left")

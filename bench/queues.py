@@ -36,6 +36,7 @@ ALONE_IN_ITS_FIELD = ("disque", "sqlite")  # no Keuss there
 
 SINGLE_BARS = {"redis+list": Bar(ratio_min=1.0), "redis+oq": Bar(ratio_min=1.0), "postgresql": Bar(ratio_min=1.5)}
 MANY_BARS = {"redis+list": Bar(ratio_min=2.0), "redis+oq": Bar(ratio_min=2.0), "postgresql": Bar(ratio_min=5.0)}
+NO_BARS = dict.fromkeys(KEUSS, NO_BAR)
 WORKER_BARS = {"disque": Bar(ratio_min=5.0), "redis+oq": Bar(ratio_min=3.0), "sqlite": NO_BAR, "postgresql": NO_BAR}
 
 # Our figure, Keuss', and whose bar.
@@ -45,6 +46,8 @@ CALL_ROWS = {
     "reserve + ack": ("reserve_ok_per_s", "reserve_ok_per_s", SINGLE_BARS),
     "push of 100 / single push": ("push_many_per_s", "push_per_s", MANY_BARS),
     "reserve + ack of 100 / single": ("reserve_ok_many_per_s", "reserve_ok_per_s", MANY_BARS),
+    "push of 100 in turn / single push": ("push_many_in_turn_per_s", "push_per_s", NO_BARS),
+    "reserve + ack of 100 in turn / single": ("reserve_ok_many_in_turn_per_s", "reserve_ok_per_s", NO_BARS),
 }
 
 
