@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from penstock.fsq import auditing, files
 from penstock.fsq.names import parse
 from tests.fsq import programs
 from tests.fsq.crash_model import DIRECTORY, Left, Operation, RecordingDisk, Tree, lay_out, split
+from tests.fsq.crash_walk import walk
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 HISTORIES = 1000 if LONG else 90
@@ -196,26 +198,13 @@ def histories(told: Story, count: int) -> Iterator[tuple[list[Operation], Left]]
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_crash_loses_doubles_or_tears_an_item(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[tuple[Tree, frozenset[str]]] = set()
-    laid_out = 0
-    for history, left in histories(story, HISTORIES):
-        for step in [Operation("ack", "nothing"), *history]:
-            if step.path != "nothing":
-                left.play(step)
-            for tree in left.trees():
-                state = (tree, frozenset(left.acks))
-                if state in seen:
-                    continue
-                seen.add(state)
-                assert complaints(story, tree, left.acks) == [], f"after {step}"
-                if len(seen) % LAID_OUT_EVERY == 0:
-                    base = tmp_path / "laid-out"
-                    with monkeypatch.context() as patch:
-                        patch.setattr(files, "disk", files.Disk())
-                        assert recovered(story, tree, base) == [], f"after {step}"
-                    shutil.rmtree(base)
-                    laid_out += 1
-    assert len(seen) >= TREES_MIN
+    def for_real(tree: Tree, base: Path, is_odd: bool) -> list[str]:
+        return recovered(story, tree, base)
+
+    plans = histories(story, HISTORIES)
+    look = partial(complaints, story)
+    states, laid_out = walk(plans, look, for_real, LAID_OUT_EVERY, tmp_path / "laid-out", monkeypatch)
+    assert states >= TREES_MIN
     assert laid_out >= TREES_MIN // LAID_OUT_EVERY
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from penstock.fsq.names import parse
 from penstock.queues import blocking
 from penstock.queues.dead_letters import FROM_QUEUE
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
+from tests.fsq.crash_walk import walk
 from tests.fsq.test_crashes import mixed
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -278,29 +278,12 @@ def test_no_crash_loses_or_doubles_a_job_on_its_way(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(12)
-    seen: set[tuple[Tree, frozenset[str]]] = set()
-    laid_out = 0
     plans = [(thread, story.left(strict=True)) for thread in story.threads]
     shared = shared_directories(story.threads)
     plans += [(mixed(story.threads, chance, most=3), story.left(shared=shared)) for _ in range(HISTORIES)]
-    for history, left in plans:
-        for step in history:
-            left.play(step)
-            for tree in left.trees():
-                state = (tree, frozenset(left.acks))
-                if state in seen:
-                    continue
-                seen.add(state)
-                assert complaints(story, tree, left.acks) == [], f"after {step}"
-                if len(seen) % LAID_OUT_EVERY == 0:
-                    base = tmp_path / "laid-out"
-                    with monkeypatch.context() as patch:
-                        patch.setattr(files, "disk", files.Disk())
-                        patch.setattr(constants, "_values", {**constants._values, "FSQ_SYNC": 0})
-                        assert recovered(story, tree, base, laid_out % 2 == 0) == [], f"after {step}"
-                    shutil.rmtree(base)
-                    laid_out += 1
-    assert len(seen) >= TREES_MIN
+    look, for_real = partial(complaints, story), partial(recovered, story)
+    states, laid_out = walk(plans, look, for_real, LAID_OUT_EVERY, tmp_path / "laid-out", monkeypatch)
+    assert states >= TREES_MIN
     assert laid_out >= TREES_MIN // LAID_OUT_EVERY
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from penstock.fsq.aside import KEY_FILE, key_name
 from penstock.fsq.names import parse
 from penstock.queues import blocking
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
+from tests.fsq.crash_walk import walk
 from tests.fsq.test_crashes import mixed
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -241,29 +241,12 @@ def recovered(told: Story, tree: Tree, base: Path, is_repaired: bool) -> list[st
 @pytest.mark.timeout(900)
 def test_no_crash_loses_doubles_or_tears_a_job(story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(11)
-    seen: set[tuple[Tree, frozenset[str]]] = set()
-    laid_out = 0
     plans = [(thread, Left(story.start, strict=True)) for thread in story.threads]
     shared = shared_directories(story.threads)
     plans += [(mixed(story.threads, chance), Left(story.start, shared=shared)) for _ in range(HISTORIES)]
-    for history, left in plans:
-        for step in history:
-            left.play(step)
-            for tree in left.trees():
-                state = (tree, frozenset(left.acks))
-                if state in seen:
-                    continue
-                seen.add(state)
-                assert complaints(story, tree, left.acks) == [], f"after {step}"
-                if len(seen) % LAID_OUT_EVERY == 0:
-                    base = tmp_path / "laid-out"
-                    with monkeypatch.context() as patch:
-                        patch.setattr(files, "disk", files.Disk())
-                        patch.setattr(constants, "_values", {**constants._values, "FSQ_SYNC": 0})
-                        assert recovered(story, tree, base, laid_out % 2 == 0) == [], f"after {step}"
-                    shutil.rmtree(base)
-                    laid_out += 1
-    assert len(seen) >= TREES_MIN
+    look, for_real = partial(complaints, story), partial(recovered, story)
+    states, laid_out = walk(plans, look, for_real, LAID_OUT_EVERY, tmp_path / "laid-out", monkeypatch)
+    assert states >= TREES_MIN
     assert laid_out >= TREES_MIN // LAID_OUT_EVERY
 
 
