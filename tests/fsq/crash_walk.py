@@ -13,8 +13,6 @@ from tests.fsq.crash_model import Left, Operation, Tree
 
 Look = Callable[[Tree, set[str]], list[str]]  # complaints, given what is on the disk and what was acknowledged
 LookForReal = Callable[[Tree, Path, bool], list[str]]  # complaints after a recovery there; in two ways, by turns
-    [Tree, Path, bool], list[str]
-]  # complaints after a recovery there; the last is each other time True
 
 
 def walk(
