@@ -38,6 +38,8 @@ def _after_ack(world: World, job: JobFacts, delivery: Delivery) -> str:
     first = job.acks[0]
     if delivery.at_us + world.jumped_us >= job.sent_us + (job.terms.ttl_s - 1) * SECOND:
         return "at the end of its time to live, when its ack is forgotten"
+    if job.refused:
+        return "after its ack, of an add that was refused"
     if job.ack_everywhere_us:
         for kind in ("data", "forgotten", "memory"):
             fault = world.faults.between(job.sent_us, delivery.at_us, (kind,))

@@ -57,7 +57,7 @@ class Inside:
                 self._check_collected(machine, to, job_id)
 
     def hears(self, machine: Machine, messages: list[bytes]) -> None:
-        """Look for jobs that are given away for good in messages that the node may not take.
+        """Look for jobs that are given away for good, or without asking, in messages that the node may not take.
 
         It takes none of a stranger, none while it loads its journal, and no copies while it leaves or is full. And a
         job of retry 0 may come once only, so it takes none from a message that a later one of the same process has
@@ -67,7 +67,10 @@ class Inside:
             if data[13] not in bus.RECORD_TYPES:
                 continue
             message = bus.decode(data)
-            if message is None or not (message.type == bus.YOURJOBS or message.flags & bus.QUEUE_IT):
+            if message is None:
+                continue
+            is_handed = message.type == bus.YOURJOBS or bool(message.flags & bus.QUEUE_IT)
+            if not is_handed and not message.flags & bus.NOREPLY:
                 continue
             peer = machine.node.cluster.peers.get(message.sender)
             key = (message.sender, message.sequence)
@@ -78,9 +81,10 @@ class Inside:
                 why = "one that came while the node loaded"
             elif message.type == bus.REPLJOB and _refuses(machine, message):
                 why = "one that the node had no room for"
-            elif message.sequence >> 32 == peer.handed_over >> 32 and message.sequence < peer.handed_over:
+            elif is_handed and message.sequence >> 32 == peer.handed_over >> 32 and message.sequence < peer.handed_over:
                 why = "one that was overtaken" if key not in machine.handed else ""
-            machine.handed.add(key)
+            if is_handed:
+                machine.handed.add(key)
             if why:
                 for job_id in job_ids(data):
                     job = self._history.by_id.get(job_id)
