@@ -253,6 +253,8 @@ class Promises:
                     job.lost_on.add(machine.index)
                 continue
             copies[job_id] = machine.policy != OFF and machine.disk.holds(AOF, job_id, was_power)
+            if not record.rules.retry_s and job_id in machine.unflushed:
+                copies[job_id] = False  # what the disk has of it may be that it was here before, and went
             if machine.policy != OFF and not was_power and not copies[job_id] and job_id not in machine.unflushed:
                 if 0 < job.told_us < self._world.timeline.now_us - machine.turn_us:
                     self._world.fail("P1", f"n{machine.index} has it, but its journal hasn't: {job}")
