@@ -12,7 +12,7 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
 
 ROOT = Path(__file__).parent
-FOLDERS = ("wire", "broker", "broker/core", "broker/commands")
+FOLDERS = ("wire", "broker", "broker/core", "broker/commands", "sim")
 PURE_VARIABLE = "PENSTOCK_PURE"
 
 
