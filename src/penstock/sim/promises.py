@@ -204,7 +204,9 @@ class Promises:
 
     def put_off(self, job: JobFacts, by_us: int) -> None:
         """Note that a worker keeps a job for longer."""
-        job.not_before_us = max(job.not_before_us, self._world.timeline.now_us + by_us - JITTER_US)
+        now_us = self._world.timeline.now_us
+        if now_us < job.not_before_us:  # later, another node may have queued it already
+            job.not_before_us = max(job.not_before_us, now_us + by_us - JITTER_US)
 
     def used_token(self, connection: Connection, job: JobFacts, token: int, status: str) -> None:
         """Note what became of an ack, nack or extension by token."""
