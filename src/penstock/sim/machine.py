@@ -229,8 +229,11 @@ class Machine:
         """End the process in order."""
         if self.is_up and not self.is_stopped and not self.is_loading:
             self.run(self.broker.set_clock)
-            if self.broker.persistence.close(rewrite=False):
-                self.kill()
+            try:
+                if self.broker.persistence.close(rewrite=False):
+                    self.kill()
+            except ProcessEnds:
+                self._end_as_planned()
 
     def stop_running(self) -> None:
         """Halt the process, as SIGSTOP does."""
@@ -257,12 +260,15 @@ class Machine:
                 else:
                     self._turn()
         except ProcessEnds:
-            if self._keep is None:
-                self.kill()
-            else:
-                self.cut_power(self._keep)
+            self._end_as_planned()
         except Exception as problem:
             self.world.defect(self, problem)
+
+    def _end_as_planned(self) -> None:
+        if self._keep is None:
+            self.kill()
+        else:
+            self.cut_power(self._keep)
 
     def _hold(self, act: Callable[..., None], *args: Any) -> bool:
         if self.is_stopped:

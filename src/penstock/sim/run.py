@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.sim.connection import Actor
 from penstock.sim.consumers import Consumer
 from penstock.sim.faults import draw_plan
-from penstock.sim.machine import PORT
+from penstock.sim.machine import PORT, ProcessEnds
 from penstock.sim.plan import Plan
 from penstock.sim.producers import Producer
 from penstock.sim.setup import END_MS, HEAL_MS, WAVE_MS, draw_setup
@@ -41,8 +41,11 @@ def simulate(seed: int, plan: Plan | None = None, trace: bool = False, is_brief:
     gc.disable()  # a run makes many long-lived objects; what it leaves behind is collected at its end
     try:
         world = World(setup, plan, trace, is_brief)
-        with suppress(Enough):
-            _play(world)
+        try:
+            with suppress(Enough):
+                _play(world)
+        except ProcessEnds as end:  # would end the process that runs many of these, which would wait for it for ever
+            raise AssertionError(f"seed {seed}: a process ended where nobody expects it") from end
         history = world.promises.history
         return Result(
             seed,
