@@ -465,6 +465,15 @@ class Faults:
         """Give the queues that are paused now."""
         return [span.state for span in self.active if span.fault.kind == "pause"]
 
+    def drained(self, index: int, since_us: int) -> bool:
+        """Tell whether a machine was to hand its jobs over at any time since."""
+        return any(
+            span.fault.kind == "drain"
+            and span.fault.who[0] % len(self._world.machines) == index
+            and (not span.ended_us or span.ended_us >= since_us)
+            for span in self.spans
+        )
+
     def untouched(self, since_us: int) -> list[int]:
         """Give the machines that nothing has disturbed since a time; none, if something concerned all of them."""
         touched: set[int] = set()

@@ -308,7 +308,9 @@ class Machine:
             self.run(self.broker.link_lost, peer)
 
     def request(self, connection: Connection, requests: list[list[bytes]]) -> None:
-        """Take requests from a client."""
+        """Take requests from a client; those for a process that is gone reach nobody."""
+        if connection.life != self.life or not self.is_up:
+            return
         if not self._hold(self.request, connection, requests):
             self.run(connection.serve, self.broker, requests)
 
