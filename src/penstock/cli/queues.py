@@ -126,6 +126,7 @@ def push(
                 batch = []
         if batch:
             _push_batch(place, batch, quiet)
+            pushed(len(batch))
 
 
 def _push_batch(queue: Queue, batch: list[Push], quiet: bool) -> None:

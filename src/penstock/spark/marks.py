@@ -60,8 +60,6 @@ def marks_in(offset: Offset) -> list[Mark]:
 class Marks:
     """The batches of one query, in the driver's process. It has the same calls as the claims of other stores."""
 
-    jobs_max = JOBS_MAX
-
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self.store = store
