@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "collected before all have confirmed",
         "core/acks.py",
-        "    missing = _unconfirmed(node, holders)\n    if not missing:\n",
-        "    missing = _unconfirmed(node, holders)\n    if holders.delivered or not missing:\n",
+        "    if not missing and not witnesses:\n",
+        "    if holders.delivered or not missing:\n",
         1,
         "P3",
     ),

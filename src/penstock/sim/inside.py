@@ -41,6 +41,7 @@ class Inside:
         self._world = world
         self._history = history
         self._counters: dict[int, tuple[int, ...]] = {}  # of each machine, with its life
+        self.confirmed: dict[bytes, set[int]] = {}  # by job: the machines that said that they have a copy
         self._contests: dict[tuple[bytes, bytes, bytes], bool] = {}  # job, who heard, of whom: whether it gave way
 
     # Messages that promise something.
@@ -52,6 +53,7 @@ class Inside:
             return
         for job_id in job_ids(data):
             if kind == bus.GOTJOB:
+                self.confirmed.setdefault(job_id, set()).add(machine.index)
                 self._check_confirmed(machine, job_id)
             else:
                 self._check_collected(machine, to, job_id)

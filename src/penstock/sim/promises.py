@@ -72,7 +72,8 @@ class Promises:
             here = other.is_up and other.node.jobs.get(job.id) is not None
             held += here or other.ended_us >= job.sent_us
             held += here and other.replaced_us >= job.sent_us  # the node that was there before it had one, too
-            held += not here and self._world.faults.drained(other.index, job.sent_us)  # its operator wanted it so
+            if not here and self._world.faults.drained(other.index, job.sent_us):  # its operator wanted it so
+                held += other is machine or other.index in self.inside.confirmed.get(job.id, ())
         if held < job.terms.replicate and not any(d.at_us for d in job.deliveries):
             self._world.fail("P1", f"{held} nodes have a copy when the producer is told: {job}")
         record = machine.node.jobs.get(job.id)

@@ -8,8 +8,9 @@ GOTACK   the answer: it is acked here too, or never was here
 DELJOB   to every holder once all have confirmed: now it may be forgotten
 
 Our nodes tell each other with SETACK and GOTACK which nodes they believe to hold the job, so that whoever collects
-learns of all of them; to an original node the size of that set must do. Nodes that the cluster has forgotten are not
-waited for.
+learns of all of them; to an original node the size of that set must do. A holder that only others know, since one of
+the two is new in the cluster, is left to them: they are asked to collect (a SETACK that counts no holders), and this
+node waits for their DELJOB. Nodes that the cluster has forgotten are not waited for.
 
 The ack of a job that isn't known here is kept as a dummy: a job without queue, body or holders, which asks everybody.
 """
@@ -115,15 +116,40 @@ def _unconfirmed(node: Node, holders: Confirming) -> frozenset[bytes]:
     return ((holders.delivered or node.cluster.ids) & node.cluster.ids) - holders.confirmed
 
 
+def _note_strangers(holders: Confirming, peer: Peer, named: frozenset[bytes]) -> bool:
+    """Note holders that another node knows and this one doesn't; tells whether there is a new one."""
+    before = holders.strangers or {}
+    holders.strangers = {node_id: who for node_id, who in before.items() if who != peer.id}
+    holders.strangers.update(dict.fromkeys(named, peer.id))
+    return not named.issubset(before)
+
+
+def _witnesses(node: Node, holders: Confirming) -> frozenset[bytes]:
+    """Give the nodes that know holders which this one still doesn't."""
+    if not holders.strangers:
+        return NOBODY
+    ids = node.cluster.ids
+    met = ids.intersection(holders.strangers)
+    if met:
+        holders.delivered |= met
+        holders.strangers = {node_id: who for node_id, who in holders.strangers.items() if node_id not in met}
+    return ids.intersection(holders.strangers.values())
+
+
 def collect(node: Node, job: Job) -> None:
     """Forget an acked job if every holder has the ack; else ask them, and again later."""
     holders = job.holders
     assert isinstance(holders, Confirming)
+    witnesses = _witnesses(node, holders)
     missing = _unconfirmed(node, holders)
-    if not missing:
+    if not missing and not witnesses:
         _collected(node, job)
         return
-    node.outbox.tell(bus.SETACK, missing, job.id, len(holders.delivered), 0, holders.delivered)
+    if missing:
+        delivered = holders.delivered & node.cluster.ids
+        node.outbox.tell(bus.SETACK, missing, job.id, len(holders.delivered), 0, delivered)
+    if witnesses:
+        node.outbox.tell(bus.SETACK, witnesses, job.id, 0)
     wait_ms = min(COLLECT_MS << holders.gc_tries, COLLECT_MS_MAX)
     holders.gc_tries = min(holders.gc_tries + 1, COLLECT_TRIES_MAX)
     node.timers.set(job, min(node.after_retry(wait_ms), job.expires_at))
@@ -150,6 +176,7 @@ def collect_again(node: Node) -> None:
 def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
     """Take acks from another node."""
     theirs = frozenset(nodes or ())
+    strangers = theirs.difference(node.cluster.ids, node.cluster.blacklist)
     for job_id, count in refs:
         job = node.jobs.get(job_id)
         if job is None:
@@ -167,12 +194,18 @@ def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             holders.delivered |= theirs & node.cluster.ids
             if theirs or count:
                 holders.confirmed.add(peer.id)
+            if strangers:
+                _note_strangers(holders, peer, strangers)
         if nodes is not None or peer.abilities & bus.CAN_MANY or len(holders.delivered) <= count or not count:
-            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0 if was_dummy else 1, 0, holders.delivered)
+            known = holders.delivered & node.cluster.ids
+            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0 if was_dummy else 1, 0, known)
         if holders.delivered == node.alone.delivered:
             remove(node, job)  # nobody else has it, so nobody will tell us that all have the ack
         elif not was_dummy and (not count or (nodes is None and len(holders.delivered) > count)):
-            collect(node, job)  # we know of more holders than it does
+            if _witnesses(node, holders):
+                _set_timer(node, job)  # it may be the one that we asked: not in a circle
+            else:
+                collect(node, job)  # we know of more holders than it does
 
 
 def _set_timer(node: Node, job: Job) -> None:
@@ -182,6 +215,7 @@ def _set_timer(node: Node, job: Job) -> None:
 def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
     """Take confirmations of acks."""
     theirs = frozenset(nodes or ())
+    strangers = theirs.difference(node.cluster.ids, node.cluster.blacklist)
     for job_id, known in refs:
         job = node.jobs.get(job_id)
         if job is None or job.state != ACKED:
@@ -197,11 +231,14 @@ def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             more = (theirs & node.cluster.ids) - holders.delivered
             if more:
                 holders.delivered |= more
+            is_news = bool(more)
+            if strangers or (holders.strangers and known):
+                is_news |= _note_strangers(holders, peer, strangers)
             if known or peer.id in holders.delivered:
                 holders.delivered |= peer.alone
                 holders.confirmed.add(peer.id)
-            if more:
+            if is_news:
                 collect(node, job)
                 continue
-        if not _unconfirmed(node, holders):
+        if not _witnesses(node, holders) and not _unconfirmed(node, holders):
             _collected(node, job)

@@ -20,7 +20,7 @@ from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, QUEUED, WAIT_REPL, Job
 from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING
 from penstock.broker.core.node import Node
-from penstock.broker.core.removal import end_replication, remove
+from penstock.broker.core.removal import end_replication, remove, unregister
 from penstock.broker.core.replication import begin, originals
 from penstock.broker.core.waiting import Addition
 
@@ -49,13 +49,12 @@ def stop_draining(node: Node) -> None:
 def _take_back(node: Node, addition: Addition, job: Job) -> None:
     end_replication(node, job)
     node.timers.cancel(addition)
+    if not job.rules.retry_s and addition.delivered:
+        unregister(node, job)  # it belongs to the node it was sent to, which may even give it back
+        return
     job.state = ACTIVE
     job.holders = node.held_by(addition.delivered | node.alone.delivered)
-    if not job.rules.retry_s and addition.delivered:
-        job.flags |= DELIVERED  # another node may have it in its queue already
-        if node.journal is not None:
-            node.journal.changed(job)
-    elif addition.enqueue_s == 0:
+    if addition.enqueue_s == 0:
         enqueue(node, job)
     if not job.wake_at:
         schedule(node, job)

@@ -174,8 +174,10 @@ def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         if exchange is not None:
             exchange.wanted.pop(peer.id, None)
         return
-    if not queue.length or queue.pause & PAUSED_OUT or (exchange is not None and exchange.rate(node.now_ms)):
+    if not queue.length or queue.pause & PAUSED_OUT:
         return
+    if exchange is not None and not waiters and exchange.rate(node.now_ms):
+        return  # we fetch them ourselves; a client that waits there is another matter: nobody waits here
     if peer.link != LINKED:
         return  # it can ask us, but we can't give it anything yet
     count = min(count, FETCH_MAX)

@@ -1,7 +1,8 @@
 """How nodes find each other, and notice that one is gone.
 
 handshake   An operator's MEET, a MEET that arrives, or gossip of a stranger: a placeholder is linked to, and takes its
-            name and place from the first PONG on that link.
+            name and place from the first PONG on that link. That may work on one side only: whoever answers but never
+            speaks to us is sent a MEET again.
 pings       One of five random nodes a second, the one heard of longest ago, and whoever wasn't heard of for half the
             node timeout. Each carries gossip about some others, failing ones first.
 failure     Unanswered for the node timeout: fail? by our own account; fail once most of the cluster says so. Any PONG
@@ -30,6 +31,7 @@ from penstock.broker.core.membership import (
     NO_LINK,
     NOADDR,
     PFAIL,
+    UNHEARD,
     Peer,
 )
 from penstock.broker.core.node import Node
@@ -62,8 +64,7 @@ def link_opened(node: Node, peer: Peer) -> None:
     peer.link = LINKED
     peer.linked_ms = node.now_ms
     pending = peer.ping_sent
-    _ping(node, peer, bus.MEET if peer.flags & MEET else bus.PING)
-    peer.flags &= ~MEET
+    _ping(node, peer)
     if pending:
         peer.ping_sent = pending  # or a node that takes links and answers nothing would never fail
     node.cluster.recount()
@@ -158,7 +159,7 @@ def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
         if pending_ms > node_timeout_ms // 2 and now_ms - peer.linked_ms > node_timeout_ms:
             _drop_link(node, peer)
         elif not peer.ping_sent and now_ms - peer.pong_received > node_timeout_ms // 2:
-            _ping(node, peer, bus.PING)
+            _ping(node, peer)
     if pending_ms > node_timeout_ms and not peer.flags & (PFAIL | FAIL | HANDSHAKE):
         peer.flags |= PFAIL
         node.cluster.recount()
@@ -169,10 +170,14 @@ def _ping_one(node: Node) -> None:
     others = [p for p in node.cluster.others if p.link == LINKED and not p.ping_sent]
     if others:
         sample = [others[node.chance(len(others))] for _ in range(SAMPLE)]
-        _ping(node, min(sample, key=lambda peer: peer.pong_received), bus.PING)
+        _ping(node, min(sample, key=lambda peer: peer.pong_received))
 
 
-def _ping(node: Node, peer: Peer, kind: int) -> None:
+def _ping(node: Node, peer: Peer) -> None:
+    if peer.flags & UNHEARD and node.now_ms - peer.created_ms > node.node_timeout_ms:
+        peer.flags |= MEET
+    kind = bus.MEET if peer.flags & MEET else bus.PING
+    peer.flags &= ~MEET
     if not peer.ping_sent:
         peer.ping_sent = node.now_ms
     entries = _some_gossip(node, peer.id)
@@ -231,6 +236,7 @@ def heard(node: Node, line: Line, message: Message) -> None:
         cluster.unsaved = True
         cluster.recount()
     if message.type != bus.PONG:
+        sender.flags &= ~UNHEARD
         _update_address(node, sender, line.ip, message.port)
     _take_gossip(node, sender, message)
 
@@ -246,7 +252,7 @@ def _answered(node: Node, peer: Peer, sender: Peer | None, message: Message) -> 
             return None
         cluster.peers.pop(peer.id, None)
         peer.rename(message.sender)
-        peer.flags &= ~(HANDSHAKE | MEET)
+        peer.flags = peer.flags & ~(HANDSHAKE | MEET) | UNHEARD
         cluster.peers[peer.id] = peer
         cluster.blacklist.pop(peer.id, None)
         cluster.unsaved = True

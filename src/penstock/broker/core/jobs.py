@@ -69,13 +69,14 @@ class Holders:
 class Confirming(Holders):
     """The holders of one job that waits: for copies (wait-repl), or for its ack to be everywhere (acked)."""
 
-    __slots__ = ("addition", "confirmed", "gc_tries")
+    __slots__ = ("addition", "confirmed", "gc_tries", "strangers")
 
     def __init__(self, delivered: frozenset[bytes], confirmed: set[bytes], addition: Addition | None) -> None:
         super().__init__(delivered)
         self.confirmed = confirmed
         self.addition = addition  # what it was added with, while in wait-repl
         self.gc_tries = 0
+        self.strangers: dict[bytes, bytes] | None = None  # holders that this node doesn't know, and who told it of them
 
 
 class Job(Timed):

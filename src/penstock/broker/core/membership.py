@@ -18,8 +18,9 @@ FAIL: Final = 2
 MYSELF: Final = 4
 HANDSHAKE: Final = 8
 NOADDR: Final = 16
-MEET: Final = 32  # of a handshake that an operator began: its first message is a MEET
+MEET: Final = 32  # the next PING to it is a MEET: an operator wants us to know each other, or it doesn't know us
 LEAVING: Final = 128
+UNHEARD: Final = 256  # since the handshake it has only answered: it may not know us. Never told to others
 # In the order in which the text form lists them.
 FLAG_NAMES: Final = (
     (MYSELF, "myself"),
