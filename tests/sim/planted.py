@@ -78,7 +78,7 @@ MUTANTS = (
         "recovery.py",
         "last_start[1] == self.disk.boot_id()",
         "last_start[1][:5] == self.disk.boot_id()[:5]",
-        62,
+        46,
         "P5",
     ),
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "core/requeueing.py",
         "            return (theirs[at] ^ key) > (mine[at] ^ key)\n",
         "            return True\n",
-        2,
+        21,
         "P3",
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS = (
         "core/federation.py",
         "    is_new = peer.hands_over(message.sequence)\n",
         "    is_new = True\n",
-        2,
+        36,
         "P5",
     ),
     Mutant(
@@ -230,7 +230,7 @@ MUTANTS = (
         "core/outbox.py",
         "    bus.REPLJOB,\n    bus.ENQUEUE,\n",
         "    bus.REPLJOB,\n    bus.YOURJOBS,\n    bus.ENQUEUE,\n",
-        12,
+        3,
         "P6",
     ),
     Mutant(

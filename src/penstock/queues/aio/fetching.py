@@ -3,7 +3,8 @@
 All who wait for jobs of one queue are served by one pump. In each round it asks the store for as many jobs as are
 wanted, in one call, and hands them out, first come first served. Then it sleeps until a signal comes, another caller
 comes, somebody's time is over, the next job is due, or the poll interval has passed: a lost signal costs no more. A
-store whose other users send no signals is watched meanwhile: that costs less than to ask for jobs.
+store whose other users send no signals is watched meanwhile: that costs less than to ask for jobs. It is looked at
+often after a job, and ever less the longer none has come.
 It runs only while somebody waits. A store that can wait by itself is asked once in this way; then each caller that got
 nothing waits on the server.
 
@@ -21,10 +22,9 @@ from typing import Any, Protocol
 from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
 from penstock.job import StoredJob
 from penstock.queues.aio.listening import Ear
+from penstock.queues.pauses import NAP_S, TROUBLE_S, watch_pause
 
 WAIT_SLICE_S = 5.0  # of a store that waits by itself: so long it may take until a cancelled wait is noticed there
-NAP_S = 0.001  # between two looks at a store, unless something was heard
-TROUBLE_S = 0.5  # between two tries to reach a store that is gone
 
 
 class Source(Protocol):
@@ -66,6 +66,7 @@ class Fetcher:
         self._served: dict[_Request, asyncio.Task[Any]] = {}  # who waits on the server, and in which call
         self._tasks: set[asyncio.Task[Any]] = set()
         self._trouble: PenstockError | None = None
+        self._got_s = 0.0  # when the last job came, by the loop's clock
 
     @property
     def waiting(self) -> int:
@@ -159,6 +160,8 @@ class Fetcher:
 
     def _hand_out(self, jobs: list[StoredJob]) -> None:
         at = 0
+        if jobs:
+            self._got_s = asyncio.get_running_loop().time()
         for request in self._requests:
             if at >= len(jobs):
                 return
@@ -194,9 +197,12 @@ class Fetcher:
         """Until the bell rings, or something changed in a store that must be watched."""
         watch_s = self._source.watch_s
         while delay > 0 and not self._bell.is_set():
-            if watch_s is not None and self._trouble is None and await self._has_news():
-                return
-            step = delay if watch_s is None else min(delay, watch_s)
+            step = delay
+            if watch_s is not None:
+                if self._trouble is None and await self._has_news():
+                    return
+                idle_s = asyncio.get_running_loop().time() - self._got_s
+                step = min(delay, watch_pause(watch_s, idle_s))
             with suppress(TimeoutError):
                 async with asyncio.timeout(step):
                     await self._bell.wait()

@@ -13,10 +13,9 @@ from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
 from penstock.job import StoredJob
 from penstock.queues.blocking.listening import Ear
 from penstock.queues.blocking.signals.base import Subscription
+from penstock.queues.pauses import NAP_S, TROUBLE_S, watch_pause
 
 WAIT_SLICE_S = 1.0  # so long it may take until a wait that another thread cancelled is noticed at a store that waits
-NAP_S = 0.001  # between two looks at a store, unless something was heard
-TROUBLE_S = 0.5  # between two tries to reach a store that is gone
 
 
 class Source(Protocol):
@@ -57,6 +56,7 @@ class Fetcher:
         self._ear = ear
         self._requests: list[_Request] = []
         self._lock = threading.Lock()
+        self._got_s = 0.0  # when the last job came
 
     @property
     def waiting(self) -> int:
@@ -91,6 +91,7 @@ class Fetcher:
                 if not self._source.is_paused():
                     jobs = self._source.fetch(count, wait_ms)
                     if jobs:
+                        self._got_s = time.monotonic()
                         return jobs
                 trouble = None
             except ConnectionLost as problem:
@@ -128,10 +129,12 @@ class Fetcher:
         if watch_s is None:
             return subscription.wait(delay)
         while delay > 0 and not self._has_news():
-            text = subscription.wait(min(delay, watch_s))
+            idle_s = time.monotonic() - self._got_s
+            step = min(delay, watch_pause(watch_s, idle_s))
+            text = subscription.wait(step)
             if text is not None:
                 return text
-            delay -= watch_s
+            delay -= step
         return None
 
     def _has_news(self) -> bool:

@@ -1,0 +1,15 @@
+"""How long a store is left alone that tells nobody what changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.queues.pauses import watch_pause
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "pause_s"),
+    [(0, 0.001), (0.03, 0.001), (0.1, 0.002), (0.5, 0.01), (1, 0.02), (3600, 0.02)],
+)
+def test_the_longer_nothing_came_the_less_a_store_is_looked_at(idle_s: float, pause_s: float) -> None:
+    assert watch_pause(0.02, idle_s) == pytest.approx(pause_s)
