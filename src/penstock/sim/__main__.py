@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from penstock.sim.batch import Totals, add_up, quiet, run_all
-from penstock.sim.faults import KINDS
+from penstock.sim.kinds import KINDS
 from penstock.sim.plan import Plan, PlanError, plan_from_text
 from penstock.sim.report import (
     failure_text,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.sim.coverage import missing
-from penstock.sim.faults import KINDS
+from penstock.sim.kinds import KINDS
 from penstock.sim.run import Result, simulate
 
 CHUNK = 4  # seeds a process takes at a time

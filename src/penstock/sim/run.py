@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.sim.connection import Actor
 from penstock.sim.consumers import Consumer
-from penstock.sim.faults import draw_plan
+from penstock.sim.kinds import draw_plan
 from penstock.sim.machine import PORT, ProcessEnds
 from penstock.sim.plan import Plan
 from penstock.sim.producers import Producer
