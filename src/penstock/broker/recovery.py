@@ -7,8 +7,8 @@ a generator takes longer than the work.
 
 A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
 file). Zeros at the end belong to such a tail, since a power loss may leave the size of a file but not its last block,
-and a whole record ends with a line. Damage anywhere else is never passed over: the node doesn't start, says where it
-is, and has changed nothing.
+and a whole record ends with a line. Damage anywhere else is never passed over, and neither is a tail in which other
+records begin: the node doesn't start, says where it is, and has changed nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ SLICE: Final = 2000  # records handled before the shell has a turn: a few millis
 PAUSES: Final = (b"0", b"1", b"2", b"3")
 ADVICE: Final = "Nothing was changed; cut it with `penstock check-aof --fix`, or restore the file from a backup"
 DIGITS_MAX: Final = 18  # of a length that is read here: more than any file has, and still a small integer
+STAR: Final = 0x2A
 DOLLAR: Final = 0x24
 ZERO: Final = 0x30
 UNKNOWN_LEFT: Final = b"\xff\xff\xff\xff"  # LEFT_MS_MAX: earlier versions did not write it
@@ -145,7 +146,25 @@ class Reader:
                 parser.feed(piece)
             yield from self._parsed(parser)
         if self.offset != self.size:
-            raise Damage(self.name, self.offset, "the last record is incomplete", torn=True)
+            raise self._judge_rest()
+
+    def _judge_rest(self) -> Damage:
+        """Tell what follows the last whole record: one that a crash has cut off, or damage that hides good ones."""
+        heads = [form.head for form in self._forms]
+        end, window, skip = 0, b"", 1
+        for piece in self._disk.read(self.name):
+            window += piece[max(0, self.offset - end) :]
+            end += len(piece)
+            if not window:
+                continue
+            if skip and window[0] not in (STAR, 0):
+                return Damage(self.name, self.offset, "this isn't a record", torn=False)
+            if any(window.find(head, skip) >= 0 for head in heads):
+                what = "a record whose length is wrong, or that was overwritten: others begin behind it"
+                return Damage(self.name, self.offset, what, torn=False)
+            skip = 0
+            window = window[1 - self._head_bytes_max :]
+        return Damage(self.name, self.offset, "the last record is incomplete", torn=True)
 
     def _pieces(self) -> Iterator[bytes]:
         """Give the file piece by piece, but for zeros at its end."""
@@ -405,8 +424,8 @@ def _unpacked_change(packed: bytes) -> Change:
 
 
 def _keep_tail(disk: Disk, name: str, offset: int) -> None:
-    """Save what is about to be cut, so that nothing that could matter to somebody is thrown away."""
-    kept = disk.append(name + ".torn", fresh=True)
+    """Save what is about to be cut, behind what was cut before: nothing that could matter is thrown away."""
+    kept = disk.append(name + ".torn")
     seen = 0
     for data in disk.read(name):
         piece = data[max(0, offset - seen) :]

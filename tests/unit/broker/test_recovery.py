@@ -120,6 +120,15 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_whole_record(small: SimDisk,
         start(disk.process_crash())
 
 
+def test_a_second_torn_tail_is_kept_behind_the_first(small: SimDisk) -> None:
+    whole = small.content(AOF)
+    small.put(AOF, whole + b"*2\r\n$7\r\nfirst")
+    start(small)
+    small.put(AOF, whole + b"*2\r\n$7\r\nsecond")
+    start(small)
+    assert small.content(AOF + ".torn") == b"*2\r\n$7\r\nfirst*2\r\n$7\r\nsecond"
+
+
 def test_what_stands_before_a_torn_tail_is_there(small: SimDisk) -> None:
     data = small.content(AOF)
     second_end = sorted(whole_records(data))[2]
@@ -138,6 +147,7 @@ def test_a_torn_tail_is_refused_where_the_operator_says_so(small: SimDisk, name:
     assert files_of(small) == before
 
 
+HIDES = "a record whose length is wrong, or that was overwritten: others begin behind it at byte"
 DAMAGE = [
     pytest.param(AOF, 1, b"x", r"disque\.aof: bad framing at byte", id="framing"),
     pytest.param(AOF, 1, b"\0", r"disque\.aof: bad framing at byte", id="a zero"),
@@ -148,6 +158,9 @@ DAMAGE = [
     pytest.param(AOF, 1, b"*0\r\n", r"disque\.aof: this isn't a record at byte", id="empty"),
     pytest.param(AOF, 1, loadjob(b"short"), r"disque\.aof: damaged job record \(.*\) at byte", id="record"),
     pytest.param(AOF, 1, loadjob(original(1)[:-1]), r"disque\.aof: damaged job record \(.*\) at byte", id="cut record"),
+    pytest.param(AOF, 1, b"*2\r\n$7\r\nLOADJOB\r\n$90128\r\n", HIDES, id="a length that goes beyond the end"),
+    pytest.param(AOF, 1, b"*2\r\n$7\r\nLOADJOB\r\n$99999999999\r\nx", HIDES, id="a length beyond any file"),
+    pytest.param(STATES, 1, b"*3\r\n$5\r\nSTATE\r\n$2\r\nD-\r\n$9999\r\n", HIDES, id="states hidden"),
     pytest.param(STATES, 1, b"x", r"disque\.aof\.state: bad framing at byte", id="states"),
     pytest.param(STATES, 1, loadjob(original(1)), r"state: unknown command b'LOADJOB' at byte", id="wrong file"),
     pytest.param(STATES, 1, command(b"PAUSE", b"q", b"x"), r"PAUSE record with an unknown state at byte", id="pause"),
@@ -168,6 +181,12 @@ def test_damage_in_the_middle_stops_the_start_and_changes_nothing(
     with pytest.raises(JournalError, match=f"{text} {at}[.] Nothing was changed; .*check-aof --fix"):
         start(small)
     assert files_of(small) == before
+
+
+def test_another_file_is_no_torn_tail(small: SimDisk) -> None:
+    small.put(AOF, b"# A text\nof lines\n")
+    with pytest.raises(JournalError, match="this isn't a record at byte 0"):
+        start(small)
 
 
 def test_a_state_record_of_another_size_stops_the_start(small: SimDisk) -> None:
