@@ -78,7 +78,7 @@ MUTANTS = (
         "recovery.py",
         "last_start[1] == self.disk.boot_id()",
         "last_start[1][:5] == self.disk.boot_id()[:5]",
-        46,
+        111,
         "P5",
     ),
     Mutant(
@@ -190,7 +190,7 @@ MUTANTS = (
         "core/replication.py",
         "    node.outbox.tell(bus.DELJOB, job.holders.delivered, job.id)\n    node.finished.add(job.id)\n",
         "",
-        8,
+        21,
         "P3",
     ),
     Mutant(
@@ -327,7 +327,7 @@ MUTANTS = (
         "recovery.py",
         "self.node.begin_tokens(self._epoch(last_start))",
         "self.node.begin_tokens(0)",
-        15,
+        250,
         "P4",
     ),
     Mutant(
@@ -351,7 +351,7 @@ MUTANTS = (
         "core/replication.py",
         "                node.journal.removed(job.id)  # it is theirs",
         "                pass  # it is theirs",
-        136,
+        98,
         "P5",
     ),
     Mutant(
@@ -359,7 +359,7 @@ MUTANTS = (
         "core/blocking.py",
         "        unfetch(node, job)\n",
         "        pass\n",
-        7,
+        118,
         "P1",
     ),
     Mutant(

@@ -58,6 +58,10 @@ class Port:
     def disconnect(self, peer: Peer) -> None:
         """Nothing is kept of a link."""
 
+    def moves(self, peer: Peer) -> bool:
+        """Nothing is so large here that it would."""
+        return False
+
     def send(self, peer: Peer, data: bytes) -> None:
         for message in bus.BusReader().feed(data):
             self.stage.show_message(self.name, _name(peer.ip), message)

@@ -59,6 +59,7 @@ class BusLink:
         self._is_open = False
         self._out: list[bytes] = []
         self._largest = 0  # of what was sent since the peer was last seen to have taken everything
+        self._unsent = 0  # when this was last looked at
 
     # What the link tells (links.Handler).
 
@@ -193,6 +194,11 @@ class BusLink:
             return
         link.write(data)
 
+    def moves(self) -> bool:
+        """Tell whether the other side has taken some of what waits for it since this was last asked."""
+        before, self._unsent = self._unsent, self._link.unsent_bytes if self._link is not None else 0
+        return self._unsent > 0 and (not before or self._unsent < before)
+
     def held_bytes(self) -> int:
         """Tell how much has arrived of what isn't whole, and how much the other side has not taken yet."""
         unsent = self._link.unsent_bytes if self._link is not None else 0
@@ -243,6 +249,11 @@ class BusLinks:
         link = self._outbound.get(peer)
         if link is not None:
             link.send(data)
+
+    def moves(self, peer: Peer) -> bool:
+        """Tell whether a node has taken a part of what waits on our link to it since this was last asked."""
+        link = self._outbound.get(peer)
+        return link is not None and link.moves()
 
     # Links come and go.
 

@@ -232,7 +232,7 @@ def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             if more:
                 holders.delivered |= more
             is_news = bool(more)
-            if strangers or (holders.strangers and known):
+            if strangers or holders.strangers:  # who has forgotten them, or the job, is no help any more
                 is_news |= _note_strangers(holders, peer, strangers)
             if known or peer.id in holders.delivered:
                 holders.delivered |= peer.alone

@@ -173,11 +173,12 @@ def unfetch(node: Node, job: Job) -> bool:
     job.flags &= ~OUT if job.rules.retry_s else ~(OUT | DELIVERED)
     if job.token:
         end_lease(node, job)
+        job.requeue_at = 0
         if job.rules.retry_s:  # others wait for the end of the lease
             job.flags |= BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
-            schedule(node, job)
             tell_holders(node, bus.QUEUED, job.id, job.holders.delivered)
+        schedule(node, job)
     queue = node.queue(job.queue)
     queue.insert(job)
     queue.jobs_out -= 1
@@ -189,12 +190,15 @@ def unfetch(node: Node, job: Job) -> bool:
 
 
 def lease(node: Node, job: Job, lease_ms: int) -> None:
-    """Let a job's requeue clock run anew for so long, here and at the other holders."""
-    if job.rules.retry_s:  # one that is delivered at most once has no requeue to put off
-        job.requeue_at = node.now_ms + lease_ms
+    """Let a job's requeue clock run anew for so long, here and at the other holders.
+
+    One that is delivered at most once isn't queued again: then nothing happens but that its lease is over.
+    """
+    job.requeue_at = node.now_ms + lease_ms
+    if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
-        schedule(node, job)
         tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, lease_ms)
+    schedule(node, job)
 
 
 def working(node: Node, job: Job) -> int:

@@ -88,7 +88,9 @@ def _walk(node: Node) -> Iterator[Job]:
 
 
 def _hand_over(node: Node, job: Job, ready: frozenset[bytes], takers: int) -> None:
-    if job.state not in (ACTIVE, QUEUED) or (job.token and job.state == ACTIVE):
+    if job.state not in (ACTIVE, QUEUED):
+        return
+    if job.token and job.state == ACTIVE and (job.rules.retry_s or job.requeue_at > node.now_ms):
         return
     if not job.rules.retry_s and job.flags & DELIVERED:
         remove(node, job)

@@ -157,7 +157,8 @@ def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
             peer.ping_sent = now_ms  # nobody answers there, either
     elif peer.link == LINKED:
         if pending_ms > node_timeout_ms // 2 and now_ms - peer.linked_ms > node_timeout_ms:
-            _drop_link(node, peer)
+            if not node.outbox.port.moves(peer):  # else it reads something large, behind which our ping waits
+                _drop_link(node, peer)
         elif not peer.ping_sent and now_ms - peer.pong_received > node_timeout_ms // 2:
             _ping(node, peer)
     if pending_ms > node_timeout_ms and not peer.flags & (PFAIL | FAIL | HANDSHAKE):

@@ -49,6 +49,9 @@ class BusPort(Protocol):
     def send(self, peer: Peer, data: bytes) -> None:
         """Send whole messages on our link to a node."""
 
+    def moves(self, peer: Peer) -> bool:
+        """Tell whether a node has taken a part of what waits on our link to it since this was last asked."""
+
 
 class NoBus:
     """For a node that nobody can reach."""
@@ -61,6 +64,10 @@ class NoBus:
 
     def send(self, peer: Peer, data: bytes) -> None:
         """Do nothing."""
+
+    def moves(self, peer: Peer) -> bool:
+        """Nothing does."""
+        return False
 
 
 class Outbox:

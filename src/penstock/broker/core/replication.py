@@ -2,9 +2,9 @@
 
 A producer that asked for `replicate` copies hears of its job when so many nodes have confirmed theirs. Copies go to as
 many nodes as are needed at once; after 50 ms without success one more node is tried, then another after growing pauses.
-Those who have not confirmed are sent the job again after a second, or when their link is a new one: before that they
-are only slow, and more of the same would make them slower. If it fails, everybody who may have a copy is told to
-forget it.
+Those who have not confirmed are sent the job again after a second (a large one later), or when their link is a new one:
+before that they are only slow, and more of the same would make them slower. If it fails, everybody who may have a copy
+is told to forget it.
 
 A node that is leaving or short of memory keeps no copy itself (external replication): it lets others hold the job,
 tells one of them to queue it, and forgets it. A job of retry 0 may be delivered once only, so it goes to one node, with
@@ -34,12 +34,14 @@ from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_IN
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove, unregister
+from penstock.broker.core.tokens import LEASE_MS_MAX
 from penstock.broker.core.waiting import Addition
 from penstock.wire import bus
 
 EXTRA_MS: Final = 50  # without enough confirmations: one more node is tried
 EXTRA_MS_MAX: Final = 1000  # and the pauses between grow up to this
 RESEND_MS: Final = 1000  # without an answer: the copy may have been lost
+BYTES_A_MS: Final = 10_000  # a large one may take longer on its way: a link is taken for so fast at least
 
 
 # At the producer's node.
@@ -59,9 +61,12 @@ def replicate(node: Node, jobs: list[Job], external: bool, timeout_ms: int) -> A
 
 def begin(node: Node, addition: Addition, kept: frozenset[bytes]) -> None:
     """Send the first copies; whoever keeps one already has confirmed."""
+    size = 0
     for job in addition.jobs:
         job.holders = Confirming(addition.delivered, set(kept), addition)
+        size += len(job.body)
     addition.pause_ms = EXTRA_MS
+    addition.resend_ms = RESEND_MS + size // BYTES_A_MS
     addition.sent_ms = node.now_ms
     _send(node, addition, addition.delivered, bus.QUEUE_IT if _is_once(addition) else 0)
     _set_timer(node, addition)
@@ -118,8 +123,8 @@ def _send(node: Node, addition: Addition, whom: frozenset[bytes], flags: int) ->
 
 
 def _set_timer(node: Node, addition: Addition) -> None:
-    resend_ms = max(addition.sent_ms + RESEND_MS, node.now_ms + 1)
-    at_ms = min(node.now_ms + addition.pause_ms, resend_ms, addition.jobs[0].expires_at)
+    resend_at = max(addition.sent_ms + addition.resend_ms, node.now_ms + 1)
+    at_ms = min(node.now_ms + addition.pause_ms, resend_at, addition.jobs[0].expires_at)
     if addition.deadline_ms:
         at_ms = min(at_ms, addition.deadline_ms)
     node.timers.set(addition, at_ms)
@@ -169,7 +174,7 @@ def _try_harder(node: Node, addition: Addition) -> None:
 
 def _lost(node: Node, addition: Addition) -> frozenset[bytes]:
     """Give the nodes whose copy may have been lost on the way."""
-    if node.now_ms - addition.sent_ms >= RESEND_MS:
+    if node.now_ms - addition.sent_ms >= addition.resend_ms:
         addition.sent_ms = node.now_ms
         return addition.delivered
     peers = node.cluster.peers
@@ -227,6 +232,9 @@ def _leave_to_others(node: Node, addition: Addition, job: Job) -> None:
         able = sorted(holders.confirmed)
         whom = frozenset((able[node.chance(len(able))],))
         node.outbox.tell(bus.ENQUEUE, whom, job.id, addition.enqueue_s)
+        if addition.enqueue_s and len(able) > 1:  # the others leave it to that one, and don't queue it before its time
+            wait_ms = min(addition.enqueue_s * 1000 + job.rules.retry_ms, LEASE_MS_MAX)
+            node.outbox.tell(bus.WORKING, frozenset(able) - whom, job.id, wait_ms, 0, holders.delivered)
     if addition.is_handover and not _is_once(addition) and node.journal is not None:
         node.journal.removed(job.id)
     unregister(node, job)

@@ -93,7 +93,7 @@ def heard_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None,
     for job_id, left_ms in refs:
         job = _find(node, peer, job_id)
         if job is not None:
-            join_holders(node, job, peer.alone.union(nodes or ()))
+            join_holders(node, job, frozenset(nodes or peer.alone))  # one that hands it over may hold it no more
             _put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)
 
 

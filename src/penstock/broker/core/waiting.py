@@ -42,6 +42,7 @@ class Addition(Timed):
         "pause_ms",
         "refused",
         "replicate",
+        "resend_ms",
         "sent_ms",
     )
 
@@ -54,6 +55,7 @@ class Addition(Timed):
         self.missing = len(jobs)  # jobs without enough copies
         self.deadline_ms = 0
         self.pause_ms = 0  # until one more node is tried
+        self.resend_ms = 0  # without an answer for so long: copies may have been lost
         self.sent_ms = 0  # when copies went to everybody who has not confirmed
         self.client: object = None
         self.is_whole = False  # all of the jobs, or none
