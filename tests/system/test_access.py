@@ -200,3 +200,26 @@ def test_maxclients_changed_at_run_time_counts_for_the_next_client(node: NodePro
     with RawLink(node) as refused:
         assert refused.rest() == b"-ERR max number of clients reached\r\n"
     assert node.info()["rejected_connections"] == "1"
+
+
+def test_a_client_without_the_password_may_send_only_a_little(start_node: StartNode) -> None:
+    node = start_node(requirepass="secret")
+    with RawLink(node) as link:
+        link.send(b"*2\r\n$4\r\nPING\r\n$500000000\r\n")
+        with pytest.raises(ConnectionError):
+            link.send(b"x" * 400_000_000)
+    with RawLink(node) as link:
+        assert link.ask("AUTH", "secret") == b"+OK\r\n"
+        assert link.ask("ADDJOB", "q", "x" * 1_000_000, 0, "REPLICATE", 1).startswith(b"+D-")
+
+
+# Others than clients
+
+
+def test_a_web_page_cant_make_a_browser_run_commands(node: NodeProcess) -> None:
+    node.call("ADDJOB", "q", "body", 0)
+    for head in (b"POST / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"):
+        with RawLink(node) as link:
+            link.send(head + b"Content-Length: 18\r\n\r\nDEBUG FLUSHALL\r\n")
+            assert link.rest().endswith(b"-ERR this is no web server\r\n")
+    assert node.call("QLEN", "q") == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import ReplyError
 from tests.certificates import Authority
 from tests.conftest import StartNode
 from tests.processes import NodeProcess, free_port
@@ -161,3 +162,25 @@ def test_a_directory_is_free_again_after_a_crash(start_node: StartNode) -> None:
 def test_a_damaged_file_of_the_cluster_is_told_in_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "nodes.conf").write_text(content)
     assert "nodes.conf" in failed_start("--port", free_port(), "--dir", tmp_path, cwd=tmp_path)
+
+
+def test_the_directory_doesnt_change_while_the_journal_is_in_it(start_node: StartNode, tmp_path: Path) -> None:
+    node = start_node()
+    with pytest.raises(ReplyError, match=r"The journal is on, and in .*appendonly no"):
+        node.call("CONFIG", "SET", "dir", str(tmp_path))
+    node.call("ADDJOB", "q", "body", 0)
+    node.kill()
+    assert node.start().call("QLEN", "q") == 1
+
+
+def test_a_directory_that_a_node_moved_to_is_its_own(start_node: StartNode, tmp_path: Path) -> None:
+    node, other = start_node(appendonly="no"), start_node(appendonly="no")
+    place = tmp_path / "place"
+    place.mkdir()
+    assert node.call("CONFIG", "SET", "dir", str(place)) == b"OK"
+    assert node.call("CLUSTER", "MYID").decode() in (place / "nodes.conf").read_text()
+    assert node.call("CONFIG", "SET", "dir", str(place)) == b"OK"
+    with pytest.raises(ReplyError, match="is locked by another node"):
+        other.call("CONFIG", "SET", "dir", str(place))
+    assert other.call("CONFIG", "GET", "dir")[1].decode() == str(other.directory)
+    assert "is locked by another node" in failed_start("--port", free_port(), "--dir", place, cwd=tmp_path)

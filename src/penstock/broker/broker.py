@@ -47,6 +47,9 @@ MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more to read is closed: it
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 IS_LOADING: Final = b"-LOADING Disque is loading the dataset in memory\r\n"
+# What a web page can make a browser say to a node on the same machine begins with one of these.
+HTTP_WORDS: Final = (b"post", b"host:")
+NOT_HTTP: Final = b"-ERR this is no web server\r\n"
 # What a stranger on another machine is told in protected mode.
 PROTECTED: Final = (
     b"-DENIED this node runs in protected mode: it has no password, so it answers only clients on its own machine. "
@@ -268,6 +271,10 @@ class Broker:
         if args[0].lower() == b"quit":
             client.closing = True
             return OK
+        if args[0].lower() in HTTP_WORDS:
+            log.warning("closing client %s: it speaks HTTP, perhaps for a web page in a browser", client.address)
+            client.closing = True
+            return NOT_HTTP
         return error(b"ERR unknown command '%b'" % args[0])
 
     def _explain(self, args: list[bytes], problem: Exception) -> bytes:
@@ -286,9 +293,8 @@ class Broker:
             return NO_AUTH
         if memory.used_bytes > memory.full_bytes and not eviction.make_room(self.node) and command.needs_memory:
             return OUT_OF_MEMORY
-        failure = self.persistence.failure
-        if failure and (command.is_write or command.name == "ping"):
-            return error(f"MISCONF Errors writing to the AOF file: {failure}")
+        if self.persistence.failure and (command.is_write or command.name == "ping"):
+            return error(" ".join(self.persistence.refusal()))
         if self.persistence.loading and not command.is_loading:
             return IS_LOADING
         if self.monitors:

@@ -21,6 +21,7 @@ log = logging.getLogger("penstock")
 
 AHEAD_BYTES_MAX: Final = 1 << 20  # what a blocked client may send ahead before we stop reading from it
 REQUEST_BYTES_MAX: Final = 1 << 30  # of one request before it is complete: the original's limit of a query buffer
+STRANGER_BYTES_MAX: Final = 64 << 10  # the same, of a client that has not shown the password yet
 TOO_MANY: Final = b"-ERR max number of clients reached\r\n"
 
 
@@ -105,8 +106,9 @@ class Connection:
             client.out.append(error(f"ERR {self._reader.error}"))
             client.closing = True
             broker.touch(client)
-        elif self._reader.pending_bytes > REQUEST_BYTES_MAX:
-            log.warning("closing client %s: its request is larger than %d bytes", client.address, REQUEST_BYTES_MAX)
+        elif self._reader.pending_bytes > self._request_bytes_max(client):
+            size = self._request_bytes_max(client)
+            log.warning("closing client %s: its request is larger than %d bytes", client.address, size)
             client.closing = True
             self.close(now=True)
         if client.backlog:
@@ -115,6 +117,10 @@ class Connection:
                 self._hold()
         else:
             self._ahead_bytes = 0
+
+    def _request_bytes_max(self, client: Client) -> int:
+        known = client.authenticated or not self._broker.config.requirepass
+        return REQUEST_BYTES_MAX if known else STRANGER_BYTES_MAX
 
     def lost(self) -> None:
         """Forget the client."""

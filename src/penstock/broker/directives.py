@@ -385,7 +385,8 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     )),
     ("Process and log", (
         Directive("daemonize", _yes_no, False, _GET,
-            "Go to the background after the start. Leave it at no under systemd or in a container."),
+            "Go to the background once the node is ready, or end with 1 if it can't start. Leave it at no under "
+            "systemd or in a container."),
         Directive("pidfile", _path, "/var/run/disque.pid", _GET,
             "File for the process id, written when the node goes to the background."),
         Directive("loglevel", Choice(("debug", "verbose", "notice", "warning")), "notice", _SET,
@@ -400,7 +401,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "The facility it logs under: user, or local0 to local7."),
         Directive("dir", Directory(), os.getcwd, _SET,
             "Working directory: the append-only file and the cluster's file lie here. CONFIG REWRITE "
-            "writes it in its absolute form."),
+            "writes it in its absolute form. It can't change while the journal is on."),
         Directive("include", Include(), None, _FILE,
             "Read another file here, as if it stood in this place. A later line wins over an earlier one, "
             "so include first what this file shall override.",

@@ -57,6 +57,10 @@ class Persistence:
             return "the node is stopping"
         return self.journal.failure if self.journal is not None else ""
 
+    def refusal(self) -> tuple[str, str]:
+        """Give the code and the text with which changes are refused meanwhile."""
+        return "MISCONF", f"Errors writing to the AOF file: {self.failure}"
+
     @property
     def loading_read_bytes(self) -> int:
         """How far a load has come."""

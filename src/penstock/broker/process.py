@@ -28,6 +28,7 @@ LOG_FORMAT = "%(process)d %(asctime)s %(levelname)s %(message)s"
 # Descriptors beside those of clients: journal, log and listeners, and the links of a bus of 40 nodes (bus_links: two
 # from each, one to each, and some to spare). Where the system allows few, a quarter of them.
 RESERVED_FILES = 32 + 256
+_waits = -1  # where whoever started a daemon hears that it is ready
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -59,10 +60,9 @@ def prepare(config: Config) -> None:
         os.chdir(config.dir)
     except OSError as problem:
         raise ConfigError(f"can't use dir {config.dir}: {problem.strerror}") from None
-    if config.daemonize:
-        _daemonize()
-        Path(config.pidfile).write_text(f"{os.getpid()}\n")
     _open_log(config)
+    if config.daemonize:
+        _daemonize(config)
     try:
         allow_clients(config.maxclients)
     except ConfigRefused:
@@ -71,15 +71,37 @@ def prepare(config: Config) -> None:
         log.warning("maxclients is lowered to %d: the system allows no more open files", config.maxclients)
 
 
-def _daemonize() -> None:
+def _daemonize(config: Config) -> None:
+    """Go on in the background. Whoever started us waits until `ready` says so, and hears if that never comes."""
+    global _waits
+    heard, _waits = os.pipe()
     if os.fork():
-        os._exit(0)
+        os.close(_waits)
+        if os.read(heard, 1):
+            os._exit(0)
+        where = f": see {config.logfile}" if config.logfile else ""
+        sys.stderr.write(f"penstock server: the node did not start{where}\n")
+        sys.stderr.flush()
+        os._exit(1)
+    os.close(heard)
     os.setsid()
     if os.fork():
         os._exit(0)
+
+
+def ready(config: Config) -> None:
+    """Tell whoever waits for a daemon that it runs, and let go of their terminal."""
+    if not config.daemonize:
+        return
+    try:
+        Path(config.pidfile).write_text(f"{os.getpid()}\n")
+    except OSError as problem:
+        raise ConfigError(f"can't write the pidfile {config.pidfile}: {problem.strerror}. Set pidfile") from None
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
+    os.write(_waits, b"+")
+    os.close(_waits)
 
 
 def _open_log(config: Config) -> None:
@@ -216,8 +238,9 @@ def clean_up(config: Config) -> None:
     """Leave no socket and no pid file behind."""
     if config.unixsocket:
         remove_socket(config.unixsocket)
-    if config.daemonize:
-        Path(config.pidfile).unlink(missing_ok=True)
+    pidfile = Path(config.pidfile)
+    if config.daemonize and pidfile.is_file() and pidfile.read_text().strip() == str(os.getpid()):
+        pidfile.unlink(missing_ok=True)
 
 
 def listening_sockets(config: Config, port: int) -> list[socket.socket]:

@@ -17,13 +17,13 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from penstock.broker import process
 from penstock.broker.broker import Broker
 from penstock.broker.bus_links import BusLinks
-from penstock.broker.config import Config, flags_from_argv, load, rewrite
+from penstock.broker.config import Config, ConfigRefused, flags_from_argv, load, rewrite
 from penstock.broker.connection import Connection
 from penstock.broker.core.membership import BUS_PORT_OFFSET, Cluster, cluster_from_text
 from penstock.broker.disk import RealDisk, lock
@@ -124,6 +124,7 @@ class Server:
             persistence.open()
         gc.collect()
         gc.freeze()
+        process.ready(config)
         self.soon()
         log.info("ready to accept connections on port %d", config.port or config.tls_port)
 
@@ -242,13 +243,31 @@ class Server:
     def apply(self, directive: str, value: object) -> None:
         """Put a changed directive into effect where it concerns the process."""
         effects: dict[str, Callable[[], None]] = {
-            "dir": lambda: process.change_directory(str(value)),
+            "dir": lambda: self._move_to(str(value)),
             "maxclients": lambda: process.allow_clients(int(str(value))),
             "loglevel": lambda: log.setLevel(process.LOG_LEVELS[str(value)]),
         }
         effect = effects.get(directive)
         if effect is not None:
             effect()
+
+    def _move_to(self, path: str) -> None:
+        """CONFIG SET dir: nodes.conf comes along, and no other node may use the place."""
+        if self.config.appendonly:
+            raise ConfigRefused(
+                f"The journal is on, and in {Path.cwd()}: a node that is started there would not find what was written "
+                "since. Turn it off first (CONFIG SET appendonly no), or stop the node and move its files"
+            )
+        if Path(path).exists() and Path(path).samefile(Path.cwd()):
+            return
+        before = Path.cwd()
+        process.change_directory(path)
+        try:
+            take_locks(name for name in locked_files(self.config) if not Path(name).is_absolute())
+            self.save_cluster()
+        except (OSError, PenstockError) as problem:
+            os.chdir(before)
+            raise ConfigRefused(f"Changing directory: {problem}") from None
 
     def facts(self) -> dict[str, object]:
         """Give what INFO tells about the process."""
@@ -270,6 +289,24 @@ class Server:
         }
 
 
+def locked_files(config: Config) -> tuple[str, str]:
+    """Give the files that only one node may use."""
+    return config.appendfilename, config.cluster_config_file
+
+
+def take_locks(names: Iterable[str]) -> list[int]:
+    """Keep other nodes away from files, as long as this process lives; gives what to close before that."""
+    locks: list[int] = []
+    try:
+        for name in names:
+            locks.append(lock(name + ".lock"))  # noqa: PERF401 - those taken before one that can't be are let go
+    except (OSError, PenstockError):
+        for held in locks:
+            os.close(held)
+        raise
+    return locks
+
+
 def run(argv: list[str]) -> int:
     """Run a server as the command line says, until it is stopped; gives the exit code."""
     try:
@@ -277,7 +314,7 @@ def run(argv: list[str]) -> int:
         config = load(path, flags, sys.stdin.read() if path == "-" else None)
         process.check(config)
         process.prepare(config)
-        locks = [lock(config.appendfilename + ".lock"), lock(config.cluster_config_file + ".lock")]
+        locks = take_locks(locked_files(config))
         try:
             return _run_loop(config)
         finally:

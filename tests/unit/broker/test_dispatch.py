@@ -66,7 +66,7 @@ def test_without_memory_all_others_run(words: str) -> None:
     assert not troubled("memory").raw(*words.split()).startswith(b"-")
 
 
-@pytest.mark.parametrize("words", ["ADDJOB q body 0", "GETJOB NOHANG FROM q", "ACKJOB", "PING"])
+@pytest.mark.parametrize("words", ["ADDJOB q body 0", "GETJOB NOHANG FROM q", "ACKJOB", "PING", "PAUSE q all"])
 def test_without_a_journal_to_write_to_changes_and_pings_are_refused(words: str) -> None:
     assert troubled("journal").raw(*words.split()) == MISCONF
 

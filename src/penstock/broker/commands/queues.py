@@ -91,6 +91,8 @@ def pause(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
             given = True
         elif word not in (b"STATE", b"BCAST"):
             raise Refused(*SYNTAX_ERROR)
+    if given and broker.persistence.failure:
+        raise Refused(*broker.persistence.refusal())
     queue = node.queues.by_name.get(args[1])
     if given:
         if queue is None and flags:
