@@ -19,13 +19,13 @@ class Held:
         "began",
         "cut",
         "is_lost",
-        "is_told_again",
         "job",
         "leased",
         "problem",
         "seconds",
         "settler",
         "task",
+        "tellings",
         "verdict",
     )
 
@@ -40,4 +40,4 @@ class Held:
         self.is_lost = False  # its lease went to another worker
         self.problem: BaseException | None = None  # what the handler raised
         self.verdict: Verdict | None = None
-        self.is_told_again = False  # the store was told before, and its answer got lost
+        self.tellings = 0  # how often the store was told and gave no answer: it may know all the same

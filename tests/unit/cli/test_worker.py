@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -110,9 +111,11 @@ def test_back_offs_can_be_written(text: str, expected: object) -> None:
     assert worker.parse_backoff(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "1..", "1..x", "1..5*", "-1", "1..5*0.5"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1..", "1..x", "1..5*", "-1", "1..5*0.5", "nan", "inf", "1..nan", "1..inf", "1..9*nan", "1e300"]
+)
 def test_what_is_no_back_off_is_refused(text: str) -> None:
-    with pytest.raises(CallerError):
+    with pytest.raises(CallerError, match=f"--backoff {re.escape(text)}: "):
         worker.parse_backoff(text)
 
 
