@@ -11,7 +11,7 @@ from penstock.errors import LeaseLost
 from penstock.queues.aio import Job
 from penstock.worker.choices import Overran
 from penstock.worker.held import Held
-from penstock.worker.running import Finished, Runner
+from penstock.worker.running import Finished, Runner, undone
 
 
 class Tasks(Runner):
@@ -42,12 +42,13 @@ class Tasks(Runner):
             if self._on_start is not None:
                 self._on_start(held.job)
             if self._limit is None:
-                await self._handler(held.job)
+                result = await self._handler(held.job)
             else:
-                await self._run_limited(held.job, self._limit)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # also what a handler means for the whole process, as SystemExit
+                result = await self._run_limited(held.job, self._limit)
+            problem = None if result is None else undone(result)
+        except BaseException as error:
+            # Also what a handler means for the whole process, as SystemExit. A real Ctrl-C comes to no handler: it is a
+            # signal, and the worker's or asyncio's own.
             problem = error
         held.seconds = perf_counter() - began
         if held.cut is not None and isinstance(problem, asyncio.CancelledError):
@@ -55,11 +56,11 @@ class Tasks(Runner):
         self.running.discard(held)
         self._finished(held, problem)
 
-    async def _run_limited(self, job: Job, limit_s: float) -> None:
+    async def _run_limited(self, job: Job, limit_s: float) -> Any:
         limit = asyncio.timeout(limit_s)
         try:
             async with limit:
-                await self._handler(job)
+                return await self._handler(job)
         except TimeoutError:
             if not limit.expired():
                 raise

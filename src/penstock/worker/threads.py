@@ -12,7 +12,6 @@ are given up and still run, the worker must be replaced as a whole: it is told t
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any
 from penstock.queues.aio import Job
 from penstock.worker.choices import Overran
 from penstock.worker.held import Held
-from penstock.worker.running import Finished, Runner
+from penstock.worker.running import Finished, Runner, undone
 
 LOOKS_A_LIMIT = 10  # how often overruns are looked for within a time limit: one is found at most a tenth too late
 
@@ -104,10 +103,7 @@ class Threads(Runner):
             return error
         finally:
             held.seconds = perf_counter() - began
-        if inspect.iscoroutine(result):
-            result.close()
-            return TypeError("the handler gave a coroutine that nobody awaits: write it with `async def`")
-        return None
+        return None if result is None else undone(result)
 
     def _take_results(self) -> None:
         self._is_woken = False  # first: what comes from now on wakes the loop again

@@ -7,6 +7,7 @@ import inspect
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from penstock.errors import CallerError
@@ -15,7 +16,7 @@ from penstock.queues.backoff import Backoff, Exponential
 from penstock.queues.dead_letters import DeadLetter
 from penstock.queues.options import checked_lease
 from penstock.worker.events import say
-from penstock.worker.reporting import OnDone, OnError, Reporter, Summary
+from penstock.worker.reporting import OnDone, OnError, Reporter, Summary, call_hook
 from penstock.worker.running import Finished, Runner
 from penstock.worker.shift import Shift
 from penstock.worker.tasks import Tasks
@@ -72,6 +73,7 @@ class Worker:
             raise CallerError(f"a worker needs a URL, or a store of penstock.connect(), not {store!r}")
         if not callable(handler):
             raise CallerError(f"a handler is a function, and {handler!r} is none")
+        refuse_generator(handler)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise CallerError(f"concurrency={concurrency!r}: give 1 to {CONCURRENCY_MAX}")
         if time_limit is not None and not time_limit > 0:
@@ -189,14 +191,15 @@ class Worker:
         return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff)
 
     def _runner(self, finished: Finished) -> Runner:
+        on_start = None if self._on_start is None else partial(call_hook, self._on_start)
         if is_async(self._handler):
-            return Tasks(self._handler, self._concurrency, self._time_limit, finished, self._on_start)
+            return Tasks(self._handler, self._concurrency, self._time_limit, finished, on_start)
         return Threads(
             self._handler,
             self._concurrency,
             self._time_limit,
             finished,
-            self._on_start,
+            on_start,
             self._stuck_max,
             self._gave_up,
         )
@@ -230,6 +233,15 @@ class Worker:
 def is_async(handler: Callable[..., Any]) -> bool:
     """Whether a handler is to be awaited: an `async def`, a partial of one, or an object that is called as one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def refuse_generator(handler: Callable[..., Any]) -> None:
+    """A function that yields does nothing when it is called: its jobs would be done without a line of it run."""
+    for is_kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if is_kind(handler) or is_kind(type(handler).__call__):
+            raise CallerError(
+                f"{handler!r} is a generator, which does nothing when it is called: write it without yield"
+            )
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None], hurry: Callable[[], None]) -> None:
