@@ -24,6 +24,7 @@ from penstock.queues.aio import Job
 from penstock.worker.choices import Overran
 from penstock.worker.held import Held
 from penstock.worker.running import Finished, Runner, undone
+from penstock.worker.thread_jobs import ThreadJob
 
 LOOKS_A_LIMIT = 10  # how often overruns are looked for within a time limit: one is found at most a tenth too late
 
@@ -33,7 +34,7 @@ class Threads(Runner):
 
     def __init__(
         self,
-        handler: Callable[[Job], Any],
+        handler: Callable[[Any], Any],  # of a ThreadJob
         concurrency: int,
         time_limit: float | None,
         finished: Finished,
@@ -98,7 +99,7 @@ class Threads(Runner):
         try:
             if self._on_start is not None:
                 self._on_start(held.job)
-            result = self._handler(held.job)
+            result = self._handler(ThreadJob(held.job, self._loop))
         except BaseException as error:  # whatever a function raises is its job's problem
             return error
         finally:

@@ -8,9 +8,10 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from penstock.errors import CallerError
+from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store, connect
 from penstock.queues.backoff import Backoff, Exponential
 from penstock.queues.dead_letters import DeadLetter
@@ -22,7 +23,8 @@ from penstock.worker.shift import Shift
 from penstock.worker.tasks import Tasks
 from penstock.worker.threads import Threads
 
-Handler: TypeAlias = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
+# A plain function's job blocks where an async one's is awaited.
+Handler: TypeAlias = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any] | Callable[[blocking.Job], Any]
 
 CONCURRENCY = 10
 CONCURRENCY_MAX = 10_000  # tasks beyond that wait for one another more than they work
@@ -36,8 +38,9 @@ class Worker:
         worker = penstock.Worker("sqlite:///jobs.db", "mail", send)
         await worker.run()
 
-    `handler` is called with a Job: as a task if it is an `async def`, else in a thread. What it returns is not kept.
-    `choices` has the table of what becomes of the job. Times are in seconds.
+    `handler` is called with a Job: as a task if it is an `async def`, else in a thread, where `job.ack()` and its kin
+    block in place of being awaited. What it returns is not kept. `choices` has the table of what becomes of the job.
+    Times are in seconds.
 
     - `concurrency`: how many handlers run at a time.
     - `lease`: how long jobs are reserved for; made longer while they are in hand. By default as the queue has it.
@@ -230,7 +233,7 @@ class Worker:
         self.stop(now=again)
 
 
-def is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., Any]) -> TypeGuard[Callable[..., Awaitable[Any]]]:
     """Whether a handler is to be awaited: an `async def`, a partial of one, or an object that is called as one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
