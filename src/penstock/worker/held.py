@@ -26,6 +26,7 @@ class Held:
         "settler",
         "task",
         "tellings",
+        "timer",
         "verdict",
     )
 
@@ -36,6 +37,7 @@ class Held:
         self.began: float | None = None  # when its handler was called, by perf_counter; None while it waits
         self.seconds = 0.0  # how long its handler ran
         self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # for the time limit of its task
         self.cut: BaseException | None = None  # why this worker ended the handler, if it did
         self.is_lost = False  # its lease went to another worker
         self.problem: BaseException | None = None  # what the handler raised

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from penstock.worker.held import Held
 
+CANCEL_S = 5.0  # how long a handler that is cancelled may tidy up
+
 # Called in the event loop with a job whose handler has ended, and with what it raised.
 Finished = Callable[[Held, BaseException | None], None]
 

@@ -21,11 +21,10 @@ from penstock.worker.events import say
 from penstock.worker.held import Held
 from penstock.worker.intake import WAIT_S_MAX, Intake
 from penstock.worker.reporting import Reporter
-from penstock.worker.running import Finished, Runner
+from penstock.worker.running import CANCEL_S, Finished, Runner
 from penstock.worker.settling import Settler
 
 SUMMARY_S = 5.0  # between two summaries
-CANCEL_S = 5.0  # how long a handler that is cancelled may tidy up
 GIVE_BACK_S = 10.0  # how long a worker that stops waits for a store that is away; leases do the rest
 MEAN_OVER = 16  # jobs over which the mean of the run times goes
 

@@ -101,7 +101,9 @@ class Worker:
         self._stop_within = stop_within
         self._on_start, self._on_done, self._on_error = on_start, on_done, on_error
         self._stuck_max = concurrency if stuck_max is None else stuck_max
-        self.is_stuck = False  # too many plain functions overran their time limit: this process should be replaced
+        self.is_stuck = (
+            False  # too many handlers overran their time limit and still run: this process should be replaced
+        )
         self._reporter = Reporter(on_done, on_error)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes = 0  # to stop: 1 gracefully, 2 at once
@@ -195,22 +197,13 @@ class Worker:
 
     def _runner(self, finished: Finished) -> Runner:
         on_start = None if self._on_start is None else partial(call_hook, self._on_start)
-        if is_async(self._handler):
-            return Tasks(self._handler, self._concurrency, self._time_limit, finished, on_start)
-        return Threads(
-            self._handler,
-            self._concurrency,
-            self._time_limit,
-            finished,
-            on_start,
-            self._stuck_max,
-            self._gave_up,
-        )
+        make = partial(Tasks, self._handler) if is_async(self._handler) else partial(Threads, self._handler)
+        return make(self._concurrency, self._time_limit, finished, on_start, self._stuck_max, self._gave_up)
 
     def _gave_up(self) -> None:
         if not self.is_stuck:
             self.is_stuck = True
-            say("stuck", "Plain functions overran their time limit and can't be ended: this process must be replaced.")
+            say("stuck", "Handlers overran their time limit and can't be ended: this process must be replaced.")
             self.stop()
 
     @contextmanager
