@@ -56,6 +56,23 @@ def hang_if_bad(job):
         time.sleep(0.01)
     note("done", job)
 
+async def _hold_on(job):
+    while not may_go():
+        try:
+            await asyncio.sleep(0.01)
+        except BaseException:
+            pass
+
+async def hold_on(job):
+    note("began", job)
+    await _hold_on(job)
+
+async def hang_on_if_bad(job):
+    note("began", job)
+    if job.payload == "bad":
+        await _hold_on(job)
+    note("done", job)
+
 async def die_if_bad(job):
     note("began", job)
     if job.payload == "bad":

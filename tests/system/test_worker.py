@@ -191,6 +191,16 @@ def test_what_does_not_end_in_time_goes_back_at_once(
     assert [event["returned"] for event in worker.events("stop")] == [1]
 
 
+def test_a_process_ends_though_its_handler_will_not(tmp_path: Path, work: Callable[[str], WorkerProcess]) -> None:
+    worker = work(f"sqlite:///{tmp_path}/jobs.db")
+    push(worker, "long")
+    worker.start("hold_on", "--stop-within", "0.1")
+    worker.wait_for("began", 1)
+    assert worker.stop() == 0
+    assert left(worker) == [("long", 1, JobState.READY)]
+    assert [event["returned"] for event in worker.events("stop")] == [1]
+
+
 def test_a_second_signal_ends_the_worker_at_once(url: str, work: Callable[[str], WorkerProcess]) -> None:
     worker = work(url)
     push(worker, "long")
@@ -298,16 +308,20 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_process_whose_plain_function_hangs_is_replaced(redis_url: str, work: Callable[[str], WorkerProcess]) -> None:
+@pytest.mark.parametrize("function", ["hang_if_bad", "hang_on_if_bad"])
+def test_a_process_whose_function_hangs_is_replaced(
+    redis_url: str, function: str, work: Callable[[str], WorkerProcess]
+) -> None:
     worker = work(redis_url)
     push(worker, "bad")
     options = ["--processes", "1", "--concurrency", "1", "--time-limit", "0.3", "--max-tries", "1", "--until-empty"]
-    worker.start("hang_if_bad", *options)
+    worker.start(function, *options)
     wait_until(lambda: dead(worker))
     push(worker, "good")
     wait_until(lambda: total(worker) == 0)
     assert worker.end() == 0
-    assert dead(worker) == [("bad", "it took longer than its time limit of 0.3 s")]
+    ((payload, error),) = dead(worker)
+    assert (payload, error.partition(",")[0]) == ("bad", "it took longer than its time limit of 0.3 s")
     assert [event["code"] for event in worker.events("child")] == [EXIT_REPLACE]
     assert len({note.pid for note in worker.notes("began")}) == 2
 

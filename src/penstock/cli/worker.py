@@ -174,6 +174,8 @@ def parse_backoff(text: str) -> Backoff:
         if not dots:
             return Fixed(float(first))
         return Exponential(float(first), float(factor) if times else 2.0, float(longest))
+    except CallerError as problem:
+        raise CallerError(f"--backoff {text}: {problem}") from None
     except ValueError:
         text = f"--backoff {text}: write 5 for 5 s each time, or 1..600 for 1 s that doubles up to 600"
         raise CallerError(text) from None

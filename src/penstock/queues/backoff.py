@@ -2,9 +2,12 @@
 
 import random
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, SupportsFloat, TypeGuard
 
 from penstock.errors import CallerError
+from penstock.queues.pushing import DELAY_S_MAX
+
+FACTOR_MAX = 1000.0  # beyond that a second try waits for the bound at once; and no number of tries overflows
 
 
 class Backoff(Protocol):
@@ -20,8 +23,7 @@ class Fixed:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.seconds < 0:
-            raise CallerError("a back-off can't be negative")
+        checked_delay(self.seconds)
 
     def __call__(self, tries: int) -> float:
         return self.seconds
@@ -41,14 +43,26 @@ class Exponential:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.first < 0 or self.longest < 0 or self.factor < 1:
-            raise CallerError(
-                "an exponential back-off needs first and longest of at least 0, and a factor of at least 1"
-            )
-        if not 0 <= self.jitter <= 1:
-            raise CallerError("jitter is a share: 0 to 1")
+        checked_delay(self.first)
+        checked_delay(self.longest)
+        if not _is_within(self.factor, 1, FACTOR_MAX):
+            raise CallerError(f"{self.factor!r} is no factor: give 1 to {FACTOR_MAX:.0f}")
+        if not _is_within(self.jitter, 0, 1):
+            raise CallerError(f"{self.jitter!r} is no jitter, which is a share: 0 to 1")
 
     def __call__(self, tries: int) -> float:
-        # The exponent is bounded so that no number of tries overflows.
+        # The exponent is bounded, as the factor is.
         wait = min(self.longest, self.first * self.factor ** min(max(tries, 0), 64))
         return wait * (1 - self.jitter * random.random())
+
+
+def checked_delay(seconds: object) -> float:
+    """What a back-off gave, if a job can wait so long."""
+    if not _is_within(seconds, 0, DELAY_S_MAX):
+        raise CallerError(f"{seconds!r} is no back-off: give seconds, 0 to {DELAY_S_MAX:.0f}")
+    return float(seconds)
+
+
+def _is_within(value: object, least: float, most: float) -> TypeGuard[SupportsFloat]:
+    """False for what is no number, nan among it."""
+    return isinstance(value, SupportsFloat) and least <= float(value) <= most

@@ -15,7 +15,7 @@ Each record has the name of an event and its facts in `record.penstock`, a dict,
     trouble     WARNING   the store can't be reached, or refuses
     recovered   INFO      it answers again
     hook        ERROR     a callable of the application raised
-    stuck       ERROR     plain functions overran their time limit and still run
+    stuck       ERROR     handlers overran their time limit and still run
     child       WARNING   a process of the worker died, and is replaced
 
 Facts have the same names everywhere: queue, job, tries, seconds, error, delay, and the counts of a summary.

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import CallerError
 from penstock.queues.aio import Job
 from penstock.worker.choices import described
-from penstock.worker.worker import Handler, is_async
+from penstock.worker.worker import Handler, is_async, refuse_generator
 
 NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -70,6 +70,7 @@ def _alternatives(found: Any) -> str:
 
 def payload_handler(function: Callable[[Any], Any]) -> Handler:
     """A handler from a function of the payload, async or plain: `Worker(url, "mail", payload_handler(send))`."""
+    refuse_generator(function)
     if is_async(function):
 
         @wraps(function)

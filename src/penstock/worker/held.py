@@ -19,13 +19,14 @@ class Held:
         "began",
         "cut",
         "is_lost",
-        "is_told_again",
         "job",
         "leased",
         "problem",
         "seconds",
         "settler",
         "task",
+        "tellings",
+        "timer",
         "verdict",
     )
 
@@ -36,8 +37,9 @@ class Held:
         self.began: float | None = None  # when its handler was called, by perf_counter; None while it waits
         self.seconds = 0.0  # how long its handler ran
         self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None  # for the time limit of its task
         self.cut: BaseException | None = None  # why this worker ended the handler, if it did
         self.is_lost = False  # its lease went to another worker
         self.problem: BaseException | None = None  # what the handler raised
         self.verdict: Verdict | None = None
-        self.is_told_again = False  # the store was told before, and its answer got lost
+        self.tellings = 0  # how often the store was told and gave no answer: it may know all the same

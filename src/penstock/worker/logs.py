@@ -12,7 +12,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
-PER_JOB = frozenset({"retry", "failed", "lost", "returned"})
+PER_JOB = frozenset({"retry", "failed", "lost", "returned", "hook"})
 LINES_A_SECOND = 10  # of each of those: a queue full of bad jobs must not be slowed down by the log of it
 
 _COLOURS = {logging.DEBUG: "2", logging.INFO: "", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}

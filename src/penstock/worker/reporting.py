@@ -69,7 +69,7 @@ class Reporter:
     def _done(self, held: Held) -> None:
         self.summary.done += 1
         if self._on_done is not None:
-            self._call(self._on_done, held.job, held.seconds)
+            call_hook(self._on_done, held.job, held.seconds)
         if log.isEnabledFor(logging.DEBUG):
             say("done", f"{_name(held)} done in {_time(held.seconds)}", **_facts(held))
 
@@ -90,20 +90,14 @@ class Reporter:
         trace = problem if problem is not None and problem.__traceback__ is not None else None
         say(event, f"{_name(held)} {what}: {verdict.error}", trace, **facts)
         if self._on_error is not None and problem is not None:
-            self._call(self._on_error, held.job, problem)
+            call_hook(self._on_error, held.job, problem)
 
     def _lost(self, held: Held) -> None:
         self.summary.lost += 1
         text = "its lease was lost: it runs again elsewhere, or has been ended there"
         say("lost", f"{_name(held)}: {text}", **_facts(held), error=text)
         if self._on_error is not None:
-            self._call(self._on_error, held.job, LeaseLost(f"job {held.job.id}: {text}"))
-
-    def _call(self, hook: Callable[..., object], *arguments: object) -> None:
-        try:
-            hook(*arguments)
-        except Exception as problem:  # a hook that fails must not cost a job
-            say("hook", f"{hook!r} raised {described(problem)}", problem, error=described(problem))
+            call_hook(self._on_error, held.job, LeaseLost(f"job {held.job.id}: {text}"))
 
     def say_summary(self, running: int | None = None) -> None:
         """Say what was done since the last time, if anything was."""
@@ -128,6 +122,14 @@ class Reporter:
         """The run is over."""
         self.summary.seconds = monotonic() - self._began
         return self.summary
+
+
+def call_hook(hook: Callable[..., object], *arguments: object) -> None:
+    """Call a hook. One that raises, whatever it be, must not cost a job."""
+    try:
+        hook(*arguments)
+    except BaseException as problem:
+        say("hook", f"{hook!r} raised {described(problem)}", problem, error=described(problem))
 
 
 def _name(held: Held) -> str:

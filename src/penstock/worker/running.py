@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from penstock.worker.held import Held
+
+CANCEL_S = 5.0  # how long a handler that is cancelled may tidy up
 
 # Called in the event loop with a job whose handler has ended, and with what it raised.
 Finished = Callable[[Held, BaseException | None], None]
@@ -46,3 +49,17 @@ class Runner:
 
     def close(self) -> None:
         """No more jobs."""
+
+
+def undone(result: object) -> TypeError | None:
+    """What a handler returned may be work that nobody will do: then its job is not done."""
+    if inspect.iscoroutine(result):
+        result.close()  # or Python warns, long after
+        return TypeError("the handler gave a coroutine that nobody awaits: write it with `async def` and `await`")
+    if inspect.isgenerator(result):
+        return TypeError("the handler gave a generator that nobody runs: write it without `yield`")
+    if inspect.isasyncgen(result):
+        return TypeError("the handler gave an async generator that nobody runs: write it without `yield`")
+    if inspect.isawaitable(result):
+        return TypeError("the handler gave an awaitable that nobody awaits: write it with `async def` and `await`")
+    return None

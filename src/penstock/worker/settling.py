@@ -5,6 +5,7 @@ before: the slower the store, the larger the batches. Since calls follow one ano
 which changes its token, while an ack with the old token is on its way.
 
 What can't be told because the store is away is told again until it is back: the token keeps a late ack from doing harm.
+What can't be told because of a mistake in code is left to its lease after a few attempts.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from collections.abc import Callable, Sequence
 from penstock.errors import CallerError, LeaseLost
 from penstock.queues.aio import Queue
 from penstock.queues.capabilities import Capability
-from penstock.worker.choices import Kind, Verdict
+from penstock.worker.choices import Kind, Verdict, described
 from penstock.worker.events import say
 from penstock.worker.held import Held
 from penstock.worker.trouble import Trouble
 
 LOOKS_A_LEASE = 6  # leases are looked at so often in their time,
 EXTEND_AFTER = 1 / 3  # and made longer once this share of it has passed: two attempts may fail
+# An outage ends, a mistake in code doesn't. But clients of servers raise such things, too, when a connection goes.
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+TELLINGS_MAX = 3
 
 
 class Settler:
@@ -115,22 +119,26 @@ class Settler:
             self._bell.set()
 
     async def _tell_group(self, kind: Kind, group: list[Held]) -> None:
-        answers: Sequence[bool | None]
         try:
             answers = await self._tellers[kind](group)
-        except CallerError as problem:
-            # Telling it again would not help: the jobs come back when their leases end.
-            say("trouble", f"{len(group)} jobs can't be ended: {problem}", queue=self.queue.name, error=str(problem))
-            answers = [False] * len(group)
         except Exception as problem:  # the same
             for held in group:
-                held.is_told_again = True
-            self._waiting += group
-            await self._ending.wait_out(problem)
+                held.tellings += 1
+            self._leave([held for held in group if _is_hopeless(held, problem)], problem)
+            again = [held for held in group if not _is_hopeless(held, problem)]
+            if again:
+                self._waiting += again
+                await self._ending.wait_out(problem)
             return
-        else:
-            self._ending.over()
+        self._ending.over()
         self._told(group, [_believed(held, answer) for held, answer in zip(group, answers, strict=True)])
+
+    def _leave(self, group: list[Held], problem: Exception) -> None:
+        """Telling it again would not help: the jobs come back when their leases end."""
+        if group:
+            text = described(problem)
+            say("trouble", f"{len(group)} jobs can't be ended: {text}", queue=self.queue.name, error=text)
+            self._told(group, [False] * len(group))
 
     async def _ack(self, group: list[Held]) -> Sequence[bool | None]:
         return await self.queue.ack_many([held.job for held in group])
@@ -158,6 +166,10 @@ def _verdict(held: Held) -> Verdict:
     return held.verdict
 
 
+def _is_hopeless(held: Held, problem: Exception) -> bool:
+    return isinstance(problem, CallerError) or (isinstance(problem, MISTAKES) and held.tellings >= TELLINGS_MAX)
+
+
 def _believed(held: Held, answer: bool | None) -> bool | None:
     # A no after an answer that got lost: most likely the first time did it.
-    return None if answer is False and held.is_told_again else answer
+    return None if answer is False and held.tellings else answer

@@ -14,17 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.queues.aio import Job, Queue
-from penstock.queues.backoff import Backoff
+from penstock.queues.backoff import Backoff, Exponential, checked_delay
 from penstock.queues.dead_letters import DeadLetter
-from penstock.worker.choices import ENDED, LOST, RELEASED, Kind, Stopped, Verdict, verdict_of
+from penstock.worker.choices import ENDED, LOST, RELEASED, Kind, Stopped, Verdict, described, verdict_of
+from penstock.worker.events import say
 from penstock.worker.held import Held
 from penstock.worker.intake import WAIT_S_MAX, Intake
 from penstock.worker.reporting import Reporter
-from penstock.worker.running import Finished, Runner
+from penstock.worker.running import CANCEL_S, Finished, Runner
 from penstock.worker.settling import Settler
 
 SUMMARY_S = 5.0  # between two summaries
-CANCEL_S = 5.0  # how long a handler that is cancelled may tidy up
 GIVE_BACK_S = 10.0  # how long a worker that stops waits for a store that is away; leases do the rest
 MEAN_OVER = 16  # jobs over which the mean of the run times goes
 
@@ -118,8 +118,26 @@ class Shift:
         elif kind is Kind.FAIL and queue.name == (queue.dead_letter or DeadLetter()).queue:
             kind = Kind.NACK  # it is where the dead letters are: there is nowhere else to go
         if kind is Kind.NACK and delay is None:
-            delay = (queue.backoff or self._backoff)(held.job.tries)
+            delay = self._pause_s(held)
         return Verdict(kind, delay, verdict.error)
+
+    def _pause_s(self, held: Held) -> float:
+        """How long a job waits by the back-off; by the usual one if that goes wrong, so that no job is kept by it."""
+        job, queue = held.job, held.settler.queue
+        try:
+            return checked_delay((queue.backoff or self._backoff)(job.tries))
+        except BaseException as problem:  # the application's code, whatever it raises
+            text = described(problem)
+            say(
+                "hook",
+                f"The back-off of {queue.name} {job.id} is wrong, and the usual one is taken: {text}",
+                problem,
+                queue=queue.name,
+                job=job.id,
+                tries=job.tries,
+                error=text,
+            )
+            return Exponential()(job.tries)
 
     def _told(self, group: Sequence[Held], answers: Sequence[bool | None]) -> None:
         """The store knows."""

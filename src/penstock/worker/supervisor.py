@@ -23,7 +23,8 @@ from penstock.errors import CallerError
 from penstock.worker.channel import CHANNEL_VARIABLE, NUMBER_VARIABLE
 from penstock.worker.events import say
 from penstock.worker.reporting import Reporter, Summary
-from penstock.worker.shift import CANCEL_S, GIVE_BACK_S, SUMMARY_S
+from penstock.worker.running import CANCEL_S
+from penstock.worker.shift import GIVE_BACK_S, SUMMARY_S
 
 PROCESSES_MAX = 512  # far more than cores: a number beyond is a slip
 EXIT_REPLACE = 75  # of a process that must be replaced, since functions in it can't be ended

@@ -12,7 +12,6 @@ are given up and still run, the worker must be replaced as a whole: it is told t
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +23,8 @@ from typing import Any
 from penstock.queues.aio import Job
 from penstock.worker.choices import Overran
 from penstock.worker.held import Held
-from penstock.worker.running import Finished, Runner
+from penstock.worker.running import Finished, Runner, undone
+from penstock.worker.thread_jobs import ThreadJob
 
 LOOKS_A_LIMIT = 10  # how often overruns are looked for within a time limit: one is found at most a tenth too late
 
@@ -34,7 +34,7 @@ class Threads(Runner):
 
     def __init__(
         self,
-        handler: Callable[[Job], Any],
+        handler: Callable[[Any], Any],  # of a ThreadJob
         concurrency: int,
         time_limit: float | None,
         finished: Finished,
@@ -99,15 +99,12 @@ class Threads(Runner):
         try:
             if self._on_start is not None:
                 self._on_start(held.job)
-            result = self._handler(held.job)
+            result = self._handler(ThreadJob(held.job, self._loop))
         except BaseException as error:  # whatever a function raises is its job's problem
             return error
         finally:
             held.seconds = perf_counter() - began
-        if inspect.iscoroutine(result):
-            result.close()
-            return TypeError("the handler gave a coroutine that nobody awaits: write it with `async def`")
-        return None
+        return None if result is None else undone(result)
 
     def _take_results(self) -> None:
         self._is_woken = False  # first: what comes from now on wakes the loop again

@@ -7,21 +7,24 @@ import inspect
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeGuard
 
 from penstock.errors import CallerError
+from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store, connect
 from penstock.queues.backoff import Backoff, Exponential
 from penstock.queues.dead_letters import DeadLetter
 from penstock.queues.options import checked_lease
 from penstock.worker.events import say
-from penstock.worker.reporting import OnDone, OnError, Reporter, Summary
+from penstock.worker.reporting import OnDone, OnError, Reporter, Summary, call_hook
 from penstock.worker.running import Finished, Runner
 from penstock.worker.shift import Shift
 from penstock.worker.tasks import Tasks
 from penstock.worker.threads import Threads
 
-Handler: TypeAlias = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
+# A plain function's job blocks where an async one's is awaited.
+Handler: TypeAlias = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any] | Callable[[blocking.Job], Any]
 
 CONCURRENCY = 10
 CONCURRENCY_MAX = 10_000  # tasks beyond that wait for one another more than they work
@@ -35,8 +38,9 @@ class Worker:
         worker = penstock.Worker("sqlite:///jobs.db", "mail", send)
         await worker.run()
 
-    `handler` is called with a Job: as a task if it is an `async def`, else in a thread. What it returns is not kept.
-    `choices` has the table of what becomes of the job. Times are in seconds.
+    `handler` is called with a Job: as a task if it is an `async def`, else in a thread, where `job.ack()` and its kin
+    block in place of being awaited. What it returns is not kept. `choices` has the table of what becomes of the job.
+    Times are in seconds.
 
     - `concurrency`: how many handlers run at a time.
     - `lease`: how long jobs are reserved for; made longer while they are in hand. By default as the queue has it.
@@ -72,6 +76,7 @@ class Worker:
             raise CallerError(f"a worker needs a URL, or a store of penstock.connect(), not {store!r}")
         if not callable(handler):
             raise CallerError(f"a handler is a function, and {handler!r} is none")
+        refuse_generator(handler)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise CallerError(f"concurrency={concurrency!r}: give 1 to {CONCURRENCY_MAX}")
         if time_limit is not None and not time_limit > 0:
@@ -96,7 +101,9 @@ class Worker:
         self._stop_within = stop_within
         self._on_start, self._on_done, self._on_error = on_start, on_done, on_error
         self._stuck_max = concurrency if stuck_max is None else stuck_max
-        self.is_stuck = False  # too many plain functions overran their time limit: this process should be replaced
+        self.is_stuck = (
+            False  # too many handlers overran their time limit and still run: this process should be replaced
+        )
         self._reporter = Reporter(on_done, on_error)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes = 0  # to stop: 1 gracefully, 2 at once
@@ -189,22 +196,14 @@ class Worker:
         return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff)
 
     def _runner(self, finished: Finished) -> Runner:
-        if is_async(self._handler):
-            return Tasks(self._handler, self._concurrency, self._time_limit, finished, self._on_start)
-        return Threads(
-            self._handler,
-            self._concurrency,
-            self._time_limit,
-            finished,
-            self._on_start,
-            self._stuck_max,
-            self._gave_up,
-        )
+        on_start = None if self._on_start is None else partial(call_hook, self._on_start)
+        make = partial(Tasks, self._handler) if is_async(self._handler) else partial(Threads, self._handler)
+        return make(self._concurrency, self._time_limit, finished, on_start, self._stuck_max, self._gave_up)
 
     def _gave_up(self) -> None:
         if not self.is_stuck:
             self.is_stuck = True
-            say("stuck", "Plain functions overran their time limit and can't be ended: this process must be replaced.")
+            say("stuck", "Handlers overran their time limit and can't be ended: this process must be replaced.")
             self.stop()
 
     @contextmanager
@@ -227,9 +226,18 @@ class Worker:
         self.stop(now=again)
 
 
-def is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., Any]) -> TypeGuard[Callable[..., Awaitable[Any]]]:
     """Whether a handler is to be awaited: an `async def`, a partial of one, or an object that is called as one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def refuse_generator(handler: Callable[..., Any]) -> None:
+    """A function that yields does nothing when it is called: its jobs would be done without a line of it run."""
+    for is_kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if is_kind(handler) or is_kind(type(handler).__call__):
+            raise CallerError(
+                f"{handler!r} is a generator, which does nothing when it is called: write it without yield"
+            )
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None], hurry: Callable[[], None]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+from penstock import blocking
 from penstock.cli import main, worker, worker_help
 from penstock.errors import CallerError
 from penstock.queues.backoff import Exponential, Fixed
@@ -110,23 +112,42 @@ def test_back_offs_can_be_written(text: str, expected: object) -> None:
     assert worker.parse_backoff(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "1..", "1..x", "1..5*", "-1", "1..5*0.5"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1..", "1..x", "1..5*", "-1", "1..5*0.5", "nan", "inf", "1..nan", "1..inf", "1..9*nan", "1e300"]
+)
 def test_what_is_no_back_off_is_refused(text: str) -> None:
-    with pytest.raises(CallerError):
+    with pytest.raises(CallerError, match=f"--backoff {re.escape(text)}: "):
         worker.parse_backoff(text)
 
 
+HANGING = """
+import asyncio, threading
+end = threading.Event()
+
+def hang(job):
+    end.wait(30)
+
+async def hang_on(job):
+    while not end.is_set():
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("function", ["hang", "hang_on"])
 def test_a_function_that_hangs_is_an_error_that_names_the_way_out(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    function: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "shop_d.py").write_text(
-        "import threading, penstock.blocking\n"
-        "end = threading.Event()\n"
-        "def hang(job): end.wait(30)\n"
-        "with penstock.blocking.connect('memory:shop') as store: store.queue('mail').push('x')\n"
-    )
+    monkeypatch.setattr("penstock.worker.tasks.CANCEL_S", 0.05)
+    monkeypatch.delitem(sys.modules, "shop_d", raising=False)
+    (here / "shop_d.py").write_text(HANGING)
+    url = f"memory:shop-{function}"
+    with blocking.connect(url) as store:
+        store.queue("mail").push("x")
     try:
-        assert exit_code("memory:shop", "mail", "shop_d:hang", "-c", "1", "--time-limit", "0.05", "--backoff", "0") == 1
+        assert exit_code(url, "mail", f"shop_d:{function}", "-c", "1", "--time-limit", "0.05", "--backoff", "0") == 1
     finally:
         sys.modules["shop_d"].end.set()
     assert "--processes" in capsys.readouterr().err

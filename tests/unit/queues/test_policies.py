@@ -1,12 +1,14 @@
 """Dead letters, back-off and ids."""
 
 import uuid
+from typing import Any
 
 import pytest
 
 from penstock import DeadLetter, Exponential, Fixed
 from penstock.errors import CallerError
 from penstock.job import IdMaker, StoredJob
+from penstock.queues.backoff import FACTOR_MAX
 from penstock.queues.dead_letters import from_dead_letters, to_dead_letters
 
 
@@ -70,12 +72,33 @@ def test_jitter_leaves_a_share_to_chance() -> None:
     assert all(6 <= wait <= 8 for wait in waits)
 
 
-@pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"jitter": 2}, {"longest": -1}])
-def test_back_offs_that_can_not_be_are_refused(options: dict[str, float]) -> None:
+NO_NUMBERS = [float("nan"), float("inf"), 1e300, "5", None]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"first": -1},
+        {"factor": 0.5},
+        {"jitter": 2},
+        {"longest": -1},
+        *({name: value} for name in ("first", "factor", "longest", "jitter") for value in NO_NUMBERS),
+    ],
+)
+def test_exponential_back_offs_that_can_not_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(CallerError):
         Exponential(**options)
+
+
+@pytest.mark.parametrize("seconds", [-1, *NO_NUMBERS])
+def test_fixed_back_offs_that_can_not_be_are_refused(seconds: Any) -> None:
     with pytest.raises(CallerError):
-        Fixed(-1)
+        Fixed(seconds)
+
+
+def test_no_exponential_back_off_overflows() -> None:
+    policy = Exponential(first=1e9, factor=FACTOR_MAX, longest=1e9, jitter=0)
+    assert policy(10**9) == 1e9
 
 
 def test_ids_sort_by_their_making_and_look_like_random_uuids() -> None:

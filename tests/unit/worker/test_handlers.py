@@ -1,6 +1,7 @@
 """Handlers by name, and by payload; what counts as async."""
 
 import functools
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,42 @@ def test_what_awaits_is_known_to_await(handler: Any) -> None:
 @pytest.mark.parametrize("handler", [lambda job: None, functools.partial(print), SimpleNamespace(), print, _Object])
 def test_what_does_not_await_is_known_not_to(handler: Any) -> None:
     assert not is_async(handler)
+
+
+def _yields(job: Job) -> Iterator[None]:
+    yield
+
+
+async def _awaits_and_yields(job: Job) -> AsyncIterator[None]:
+    yield
+
+
+class _Yields:
+    def __call__(self, job: Job) -> Iterator[None]:
+        yield
+
+    async def method(self, job: Job) -> AsyncIterator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    "handler", [_yields, _awaits_and_yields, functools.partial(_yields), _Yields(), _Yields().method]
+)
+@pytest.mark.parametrize("make", [lambda handler: Worker("memory:", "mail", handler), payload_handler])
+def test_a_generator_is_no_handler(handler: Any, make: Callable[[Any], object]) -> None:
+    with pytest.raises(CallerError, match="yield"):
+        make(handler)
+
+
+@virtual
+async def test_an_async_function_that_forgets_to_await_has_failed() -> None:
+    async def handle(job: Job) -> object:
+        return _awaits(job)
+
+    async with memory_store() as store:
+        await store.queue("mail").push("x")
+        summary = await Worker(store, "mail", handle, max_tries=1).run(until_empty=True)
+        assert (summary.done, summary.failed) == (0, 1)
 
 
 @virtual

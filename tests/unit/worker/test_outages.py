@@ -137,6 +137,36 @@ async def test_what_the_store_will_never_take_is_left_to_its_lease() -> None:
         assert await queue.total() == 0
 
 
+@pytest.mark.parametrize("call", ["ack", "nack"])
+def test_what_a_mistake_in_code_keeps_from_being_told_is_left_to_its_lease(call: str) -> None:
+    @virtual
+    async def test() -> None:
+        async with memory_store() as store:
+            await store.queue("mail").push("x")
+            break_off(store, call, *[TypeError("no number")] * 10_000)
+
+            async def handle(job: Job) -> None:
+                if call == "nack":
+                    raise ValueError
+
+            async with asyncio.timeout(10):
+                summary = await Worker(store, "mail", handle, lease=300).run(until_empty=True)
+            assert (summary.done, summary.retried, summary.lost) == (0, 0, 1)
+            assert await store.queue("mail").reserved() == 1
+
+    test()
+
+
+@virtual
+async def test_what_looks_like_a_mistake_only_once_is_told_again() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push("x")
+        # As clients of servers do when a connection goes while it is used.
+        break_off(store, "ack", ValueError("I/O operation on closed file"))
+        summary = await Worker(store, "mail", _nothing).run(until_empty=True)
+        assert (summary.done, await store.queue("mail").total()) == (1, 0)
+
+
 def test_a_store_that_cannot_be_opened_ends_the_worker() -> None:
     @virtual
     async def test() -> None:

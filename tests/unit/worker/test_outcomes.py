@@ -178,7 +178,7 @@ async def test_a_handlers_own_timeout_is_not_taken_for_the_limit() -> None:
         assert [job.headers[ERROR] for job in await dead(store)] == ["TimeoutError: the mail server"]
 
 
-@pytest.mark.parametrize("problem", [SystemExit("bye"), asyncio.CancelledError("by myself")])
+@pytest.mark.parametrize("problem", [SystemExit("bye"), KeyboardInterrupt(), asyncio.CancelledError("by myself")])
 def test_a_handler_cannot_take_the_worker_with_it(problem: BaseException) -> None:
     @virtual
     async def test() -> None:

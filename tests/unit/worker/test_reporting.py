@@ -9,6 +9,7 @@ import pytest
 from penstock import Fail, Fixed, Job, Summary, Worker
 from penstock.worker.events import LEVELS, say
 from penstock.worker.logs import LINES_A_SECOND, JsonFormatter, LeftOut, Sparing, TextFormatter, facts_of
+from penstock.worker.worker import Handler
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 
@@ -36,17 +37,40 @@ async def test_hooks_are_called_as_it_happens() -> None:
         assert sorted(heard, key=str) == [("done", True), ("error", "no"), ("start", "bad"), ("start", "good")]
 
 
-@virtual
-async def test_a_hook_that_raises_costs_no_job(caplog: pytest.LogCaptureFixture) -> None:
-    async with memory_store() as store:
-        await store.queue("mail").push_many([1, 2])
+async def _succeed(job: Job) -> None:
+    pass
 
-        async def handle(job: Job) -> None:
-            pass
 
-        summary = await Worker(store, "mail", handle, on_done=lambda job, seconds: 1 / 0).run(until_empty=True)
-        assert (summary.done, await store.queue("mail").total()) == (2, 0)
-        assert "ZeroDivisionError" in caplog.text
+async def _fail(job: Job) -> None:
+    raise Fail("never")
+
+
+@pytest.mark.parametrize("problem", [ZeroDivisionError("by 0"), SystemExit("bye")])
+@pytest.mark.parametrize(
+    ("hook", "handler"),
+    [
+        ("on_start", _succeed),
+        ("on_start", lambda job: None),
+        ("on_done", _succeed),
+        ("on_done", lambda job: None),
+        ("on_error", _fail),
+    ],
+)
+def test_a_hook_that_raises_is_told_and_costs_no_job(
+    hook: str, handler: Handler, problem: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        def broken(*facts: object) -> None:
+            raise problem
+
+        async with memory_store() as store:
+            await store.queue("mail").push_many([1, 2])
+            summary = await Worker(store, "mail", handler, **{hook: broken}).run(until_empty=True)
+            assert (summary.done, summary.failed) == ((0, 2) if handler is _fail else (2, 0))
+            assert await store.queue("mail").total() == 0
+
+    asyncio.run(main())
+    assert [facts_of(record)["event"] for record in caplog.records].count("hook") == 2
 
 
 @virtual

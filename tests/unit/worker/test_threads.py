@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -93,21 +93,42 @@ def test_the_choices_of_a_handler_are_its_own_here_too() -> None:
     assert [job.headers[ERROR] for job in dead] == ["never"]
 
 
-def test_one_that_ends_the_process_ends_only_its_job() -> None:
+@pytest.mark.parametrize("problem", [SystemExit(1), KeyboardInterrupt()])
+def test_one_that_ends_the_process_ends_only_its_job(problem: BaseException) -> None:
     def handle(job: Job) -> None:
         if job.payload == "bad":
-            raise SystemExit(1)
+            raise problem
 
     worker, _, dead = run(push=["bad", "good"], handler=handle, max_tries=1, concurrency=1)
     assert (worker.summary.done, len(dead)) == (1, 1)
 
 
-def test_a_function_that_gives_a_coroutine_is_told_so() -> None:
-    async def send() -> None:
-        pass
+class _Later:
+    def __await__(self) -> Iterator[None]:
+        yield
 
-    _, _, dead = run(push=["x"], handler=lambda job: send(), max_tries=1)
-    assert "async def" in dead[0].headers[ERROR]
+
+async def _send() -> None:
+    pass
+
+
+async def _send_each() -> AsyncIterator[None]:
+    yield
+
+
+UNDONE: dict[str, Callable[[], object]] = {
+    "a coroutine": _send,
+    "a generator": lambda: (number for number in range(3)),
+    "an async generator": _send_each,
+    "an awaitable": _Later,
+}
+
+
+@pytest.mark.parametrize("name", UNDONE)
+def test_a_function_whose_work_is_still_to_be_done_when_it_returns_has_failed(name: str) -> None:
+    worker, _, dead = run(push=["x"], handler=lambda job: UNDONE[name](), max_tries=1)
+    assert worker.summary.done == 0
+    assert name in dead[0].headers[ERROR]
 
 
 def test_leases_are_kept_while_functions_block() -> None:
