@@ -50,12 +50,6 @@ IS_LOADING: Final = b"-LOADING Disque is loading the dataset in memory\r\n"
 # What a web page can make a browser say to a node on the same machine begins with one of these.
 HTTP_WORDS: Final = (b"post", b"host:")
 NOT_HTTP: Final = b"-ERR this is no web server\r\n"
-# What a stranger on another machine is told in protected mode.
-PROTECTED: Final = (
-    b"-DENIED this node runs in protected mode: it has no password, so it answers only clients on its own machine. "
-    b"To use it from elsewhere, set a password (CONFIG SET requirepass), or bind it to loopback, or turn protected "
-    b"mode off with CONFIG SET protected-mode no\r\n"
-)
 
 
 class Shell(Protocol):

@@ -11,7 +11,7 @@ import socket
 from ipaddress import ip_address
 from typing import Final
 
-from penstock.broker.broker import PROTECTED, Broker
+from penstock.broker.broker import Broker
 from penstock.broker.clients import Client
 from penstock.broker.links import Link
 from penstock.wire.replies import error
@@ -23,6 +23,12 @@ AHEAD_BYTES_MAX: Final = 1 << 20  # what a blocked client may send ahead before 
 REQUEST_BYTES_MAX: Final = 1 << 30  # of one request before it is complete: the original's limit of a query buffer
 STRANGER_BYTES_MAX: Final = 64 << 10  # the same, of a client that has not shown the password yet
 TOO_MANY: Final = b"-ERR max number of clients reached\r\n"
+# What a stranger on another machine is told in protected mode.
+PROTECTED: Final = (
+    b"-DENIED this node runs in protected mode: it has no password, so it answers only clients on its own machine. "
+    b"To use it from elsewhere, set a password (CONFIG SET requirepass), or bind it to loopback, or turn protected "
+    b"mode off with CONFIG SET protected-mode no\r\n"
+)
 
 
 class Connection:
