@@ -277,7 +277,7 @@ def run(argv: list[str]) -> int:
         config = load(path, flags, sys.stdin.read() if path == "-" else None)
         process.check(config)
         process.prepare(config)
-        locks = [lock(config.appendfilename + ".lock"), lock(config.cluster_config_file + ".lock")]
+        locks = [_lock(config, "appendfilename"), _lock(config, "cluster_config_file")]
         try:
             return _run_loop(config)
         finally:
@@ -286,6 +286,18 @@ def run(argv: list[str]) -> int:
     except (PenstockError, OSError) as problem:
         log.critical("%s", problem) if log.handlers else sys.stderr.write(f"penstock server: {problem}\n")
         return 1
+
+
+def _lock(config: Config, name: str) -> int:
+    """Take the lock of a file that the node writes."""
+    file = getattr(config, name)
+    try:
+        return lock(file + ".lock")
+    except OSError as problem:
+        raise ConfigError(
+            f"can't write {Path(file).absolute()}.lock: {problem.strerror}. Is that the right place? See dir and "
+            f"{name.replace('_', '-')}"
+        ) from None
 
 
 def _run_loop(config: Config) -> int:
