@@ -104,7 +104,7 @@ def _start(nodes: Sequence[LocalNode]) -> list[Running]:
         for port in (node.port, node.port + local.BUS_OFFSET):
             if not local.is_free(port):
                 raise OperatorError(f"{node.name} needs port {port}, and another program listens there. Stop that one.")
-        node.pid_file.unlink(missing_ok=True)  # left by a crash
+        node.clear()
     launched = [(node, node.launch()) for node in nodes]
     try:
         for node, process in launched:

@@ -1,4 +1,4 @@
-"""Taking back an introduction that failed: `penstock cluster add` leaves a cluster as it was, or says what is left to do.
+"""An introduction that failed is taken back: `penstock cluster add` leaves a cluster as it was, or says what to do.
 
 A node that lists one which it can't use counts on it for copies, and refuses jobs. So each side is told to forget the
 other, until nobody lists anybody of it in two looks in a row: a handshake that was under way may end after the first.
