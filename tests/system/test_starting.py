@@ -151,17 +151,6 @@ def test_what_can_not_be_listened_on_is_named(node: NodeProcess, tmp_path: Path,
     assert place in output
 
 
-@pytest.mark.parametrize("broken", ["cert", "ca"])
-def test_a_broken_certificate_is_named(tmp_path: Path, broken: str) -> None:
-    pair = Authority(tmp_path, "authority").sign("node")
-    bad = tmp_path / "bad.pem"
-    bad.write_text("no certificate")
-    cert, ca = (bad, pair.cert) if broken == "cert" else (pair.cert, bad)
-    files = ["--tls-cert-file", cert, "--tls-key-file", pair.key, "--tls-ca-cert-file", ca]
-    output = failed_start("--port", free_port(), "--tls-port", free_port(), *files, cwd=tmp_path)
-    assert f"tls-{broken if broken == 'cert' else 'ca-cert'}-file {bad}" in output
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
 def test_a_node_goes_on_without_a_log_that_can_not_be_written(start_node: StartNode) -> None:
     node = start_node(logfile="/dev/full")
