@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import CallerError, StoreError
+from penstock.errors import BadPayload, CallerError, StoreError
 from penstock.queues.aio import postgres_keys
 from penstock.queues.postgres.names import index_of, table_of
 from penstock.queues.postgres.statements import IS_TAKEN, creation
@@ -62,8 +62,9 @@ async def test_any_name_is_a_queue(url: str, database: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["x" * 57, "ü" * 29, "zero\0byte", "half \ud800"])
 async def test_a_name_that_postgresql_can_not_have_is_refused(url: str, name: str) -> None:
     async with penstock.connect(url) as store:
-        with pytest.raises(CallerError):
+        with pytest.raises(CallerError, match=r"a queue's name|the queue") as told:
             await store.queue(name).push(1)
+        assert not isinstance(told.value, BadPayload)
 
 
 async def test_queues_with_long_names_that_begin_alike_have_an_index_each(url: str, database: Any) -> None:

@@ -109,6 +109,13 @@ async def test_what_is_no_connection_of_psycopg_is_refused(postgres_database: st
         wrong.close()
 
 
+async def test_a_connection_that_is_closed_is_refused(postgres_database: str) -> None:
+    async with penstock.connect(postgres_database) as store, connected(postgres_database) as connection:
+        await connection.close()
+        with pytest.raises(CallerError, match="is closed, and nothing was done"):
+            await store.queue("mail").push(1, connection=connection)
+
+
 async def test_a_connection_to_another_database_is_refused(
     postgres_database: str, postgres_server: PostgresServer
 ) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 import penstock
 from penstock import blocking
-from penstock.errors import BadPayload, BadUrl, CallerError, StoreError, TimedOut
+from penstock.errors import BadPayload, BadUrl, CallerError, ConnectionLost, StoreError, TimedOut
 from penstock.queues.engines import sqlite as engine_module
+from penstock.queues.engines import sqlite_file as file_module
 from tests.stores.harness import PATIENCE
 
 
@@ -221,6 +222,67 @@ async def test_who_waits_for_jobs_outlasts_a_lock(path: Path, url: str) -> None:
         assert (await wait).payload == "work"
 
 
+# A file that somebody takes away
+
+
+def _make(path: Path, payload: str) -> None:
+    """A file with one job, which nobody has open."""
+    with blocking.connect(f"sqlite:///{path}") as store:
+        store.queue("q").push(payload)
+
+
+def _remove(path: Path) -> None:
+    """With what SQLite has beside it."""
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+
+
+def test_a_push_to_a_file_that_was_made_again_is_told_and_the_next_one_gets_there(path: Path, url: str) -> None:
+    with blocking.connect(url) as store:
+        queue = store.queue("q")
+        queue.push("old")
+        _remove(path)
+        with blocking.connect(url) as new:
+            new.queue("q").push("first")
+            with pytest.raises(ConnectionLost, match="removed or replaced"):
+                queue.push("lost")
+            queue.push("second")
+            assert path.with_name("jobs.db-wal").stat().st_size > 0  # SQLite has not cleaned up what is another's
+            assert [job.payload for job in new.queue("q").peek()] == ["first", "second"]
+
+
+async def test_who_waits_hears_of_a_job_in_a_file_that_was_replaced(path: Path, url: str) -> None:
+    async with penstock.connect(url, poll=300) as store:
+        queue = store.queue("q")
+        wait = asyncio.create_task(queue.reserve(timeout=PATIENCE))
+        await asyncio.sleep(0)
+        _make(path.with_name("new.db"), "work")
+        _remove(path)
+        path.with_name("new.db").rename(path)
+        assert (await wait).payload == "work"
+
+
+def test_who_looks_at_a_file_that_was_removed_is_told(path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_module, "PLACE_S", 0.0)
+    with blocking.connect(url) as store:
+        queue = store.queue("q")
+        queue.push("old")
+        path.unlink()
+        with pytest.raises(ConnectionLost, match="removed or replaced"):
+            queue.total()
+        assert queue.total() == 0
+
+
+def test_who_goes_to_another_directory_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with blocking.connect("sqlite:///jobs.db") as store:
+        queue = store.queue("q")
+        queue.push(1)
+        monkeypatch.chdir("/")
+        queue.push(2)
+        assert queue.total() == 2
+
+
 # The application's own transactions
 
 
@@ -304,6 +366,16 @@ def test_a_connection_that_has_the_file_attached_will_do(
         connection.commit()
         connection.close()
         assert (queue.total(), main.queue("q").total()) == (1, 0)
+
+
+def test_a_connection_that_makes_something_else_of_texts_will_do(url: str, application: sqlite3.Connection) -> None:
+    application.text_factory = bytes
+    with blocking.connect(url) as store:
+        queue = store.queue("q")
+        job_id = queue.push("work", unique="key", connection=application)
+        assert queue.push("again", unique="key", connection=application) == job_id
+        application.commit()
+        assert [job.id for job in queue.peek()] == [job_id]
 
 
 def test_a_connection_to_something_else_is_refused(tmp_path: Path, url: str) -> None:

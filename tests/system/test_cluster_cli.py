@@ -16,6 +16,7 @@ import pytest
 from penstock.cli import cluster_local as local
 from penstock.cli.cluster_access import access
 from penstock.errors import PenstockError
+from tests.bus_peer import BusPeer
 from tests.certificates import Authority
 from tests.cluster_cli import (
     COMMAND,
@@ -33,7 +34,7 @@ from tests.cluster_cli import (
     state,
 )
 from tests.processes import NodeProcess, free_port, wait_until
-from tests.unit.client.scripted import always, server
+from tests.unit.client.scripted import Scripted, always, server
 
 # Each starts several processes on a machine that may be busy, and waits for what they do as long as that takes.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -172,7 +173,7 @@ def test_a_node_that_ends_in_the_background_is_told_with_the_end_of_its_log(make
     (made.directory / "node-1" / "nodes.conf").write_text("nonsense\n")
     ended = cluster("start", "--dir", made.directory)
     assert ended.returncode == 1
-    assert "node-1 has ended" in ended.stderr
+    assert "node-1 did not start" in ended.stderr
     assert "nodes.conf line 1" in ended.stderr
 
 
@@ -360,6 +361,30 @@ def test_a_node_that_the_others_can_not_reach_is_told(start_node: StartNode) -> 
         assert ended.returncode == 1
         assert f"{at(staying)} doesn't see 127.0.0.1:{peer.port}" in ended.stderr
         assert f"port {peer.port + 10_000} of the new one" in ended.stderr
+
+
+def test_an_add_that_failed_leaves_a_cluster_that_takes_jobs(start_node: StartNode) -> None:
+    staying = start_node()
+
+    def answer(request: list[bytes]) -> bytes:
+        """Speak as a node does that doesn't get to know anybody."""
+        text = {
+            b"NODES": f"{peer.id.decode()} :{peer.port} myself 0 0 connected\n",
+            b"INFO": "cluster_size:1\r\nregistered_jobs:0\r\n",
+        }.get(request[-1], "")
+        return b"$%d\r\n%b\r\n" % (len(text), text.encode())
+
+    with BusPeer() as peer:
+        scripted = Scripted(answer, socket.create_server(("127.0.0.1", peer.port)))
+        try:
+            ended = cluster("add", f"127.0.0.1:{peer.port}", "--to", at(staying), "--timeout", "3")
+        finally:
+            scripted.close()
+        assert peer.seen("MEET")
+        assert ended.returncode == 1
+        assert "the cluster is as it was before" in ended.stderr
+        assert len(staying.call("CLUSTER", "NODES").splitlines()) == 1
+        assert staying.call("ADDJOB", "work", "body", 0)
 
 
 # Emptying a node.

@@ -117,7 +117,15 @@ def test_a_file_of_the_original_starts_a_node(tmp_path: Path) -> None:
         (["no-such-file.conf"], "can't read the config file"),
         (["--tls-port", "7777"], "tls-port needs tls-cert-file and tls-key-file"),
         (["--dir", "no-such-directory"], "is not a directory: create it, or name another"),
-        (["--bind", "192.0.2.77"], "can't listen"),
+        (["--bind", "192.0.2.77"], "Cannot assign requested address. Give bind addresses of this machine."),
+        (["--bind", "no-such-host.invalid"], ". Give bind addresses of this machine."),
+        (["--cluster-config-file", "/no-such-directory/nodes"], "See dir and cluster-config-file"),
+        pytest.param(
+            ["--dir", "/proc"],
+            "can't write /proc/disque.aof.lock",
+            marks=pytest.mark.skipif(not Path("/proc").exists(), reason="no directory that root can't write to"),
+        ),
+        (["--logfile", "/no-such-directory/log"], "can't open logfile /no-such-directory/log: No such file"),
         (["--unixsocket", "no-such-directory/socket"], "can't listen"),
         (["--appendfilename", "a/b"], "appendfilename"),
     ],
@@ -142,6 +150,21 @@ def test_what_can_not_be_listened_on_is_named(node: NodeProcess, tmp_path: Path,
     place = {"--tls-port": str(node.port), "--unixsocket": str(tmp_path / "missing" / "socket")}[directive]
     output = failed_start("--port", free_port(), "--bind", "127.0.0.1", directive, place, *tls, cwd=tmp_path)
     assert place in output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
+def test_a_node_goes_on_without_a_log_that_can_not_be_written(start_node: StartNode) -> None:
+    node = start_node(logfile="/dev/full")
+    assert node.call("PING") == b"PONG"
+    assert node.stop() == 0
+    assert node.log.read_text() == "penstock server: can't write the log: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.skipif(Path("/dev/log").exists(), reason="there is a syslog here")
+def test_a_node_without_the_syslog_that_it_shall_use_does_not_start(tmp_path: Path) -> None:
+    output = failed_start("--port", free_port(), "--syslog-enabled", "yes", cwd=tmp_path)
+    assert "syslog-enabled is yes, but /dev/log can't be used" in output
+    assert "Logging error" not in output
 
 
 def test_two_nodes_in_one_directory_are_refused(node: NodeProcess) -> None:

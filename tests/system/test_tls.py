@@ -168,5 +168,5 @@ def test_files_that_are_no_certificates_are_told_in_a_sentence(
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
         output = done.stdout + done.stderr
         assert done.returncode == 1
-        assert "can't use the TLS files" in output
+        assert f"tls-{'ca-cert' if broken == 'ca' else broken}-file {files[broken]}" in output
         assert "Traceback" not in output

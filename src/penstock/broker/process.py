@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import logging.handlers
 import os
@@ -9,6 +10,7 @@ import resource
 import socket
 import ssl
 import sys
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -30,6 +32,9 @@ LOG_FORMAT = "%(process)d %(asctime)s %(levelname)s %(message)s"
 RESERVED_FILES = 32 + 256
 _waits = -1  # where whoever started a daemon hears that it is ready
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SYSLOG_SOCKET = "/dev/log"
+NOT_OURS = " Give bind addresses of this machine."
+LISTEN_HINTS = {errno.EADDRINUSE: " Is another node running there?", errno.EADDRNOTAVAIL: NOT_OURS}
 
 
 def check(config: Config) -> None:
@@ -89,14 +94,19 @@ def _daemonize(config: Config) -> None:
         os._exit(0)
 
 
+def write_pidfile(config: Config) -> None:
+    """Tell others which process the daemon is, now that it has its directory and its ports."""
+    if config.daemonize:
+        try:
+            Path(config.pidfile).write_text(f"{os.getpid()}\n")
+        except OSError as problem:
+            raise ConfigError(f"can't write the pidfile {config.pidfile}: {problem.strerror}. Set pidfile") from None
+
+
 def ready(config: Config) -> None:
     """Tell whoever waits for a daemon that it runs, and let go of their terminal."""
     if not config.daemonize:
         return
-    try:
-        Path(config.pidfile).write_text(f"{os.getpid()}\n")
-    except OSError as problem:
-        raise ConfigError(f"can't write the pidfile {config.pidfile}: {problem.strerror}. Set pidfile") from None
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -105,17 +115,48 @@ def ready(config: Config) -> None:
 
 
 def _open_log(config: Config) -> None:
-    handler: logging.Handler = (
-        logging.FileHandler(config.logfile) if config.logfile else logging.StreamHandler(sys.stdout)
-    )
+    try:
+        handler: logging.Handler = (
+            logging.FileHandler(config.logfile) if config.logfile else logging.StreamHandler(sys.stdout)
+        )
+    except OSError as problem:
+        raise ConfigError(f"can't open logfile {config.logfile}: {problem.strerror}") from None
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     log.handlers = [handler]
-    if config.syslog_enabled:
-        system = logging.handlers.SysLogHandler("/dev/log", facility=config.syslog_facility)
-        system.ident = f"{config.syslog_ident}: "
-        log.addHandler(system)
     log.setLevel(LOG_LEVELS[config.loglevel])
     log.propagate = False
+    if config.syslog_enabled:
+        _check_syslog()
+        system = logging.handlers.SysLogHandler(SYSLOG_SOCKET, facility=config.syslog_facility)
+        system.ident = f"{config.syslog_ident}: "
+        log.addHandler(system)
+    for handler in log.handlers:
+        handler.handleError = _line_lost  # type: ignore[method-assign]  # a class for each kind says no more
+
+
+def _check_syslog() -> None:
+    """Refuse to start without syslog: its handler would fail at each line."""
+    problem = OSError()
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+        with socket.socket(socket.AF_UNIX, kind) as probe:
+            try:
+                probe.connect(SYSLOG_SOCKET)
+            except OSError as error:
+                problem = error
+            else:
+                return
+    raise ConfigError(
+        f"syslog-enabled is yes, but {SYSLOG_SOCKET} can't be used: {problem.strerror}. Start a syslog daemon, or "
+        "leave syslog-enabled out"
+    )
+
+
+def _line_lost(record: logging.LogRecord) -> None:
+    """Say once that the log can't be written; the node goes on without it."""
+    if logging.raiseExceptions:
+        logging.raiseExceptions = False
+        with suppress(OSError):
+            sys.stderr.write(f"penstock server: can't write the log: {sys.exc_info()[1]}\n")
 
 
 def change_directory(path: str) -> None:
@@ -154,12 +195,7 @@ def tls_context(config: Config) -> ssl.SSLContext:
     # A client may close its half and still want its replies. OpenSSL would send an alert behind them, and with that a
     # client on asyncio loses what came just before it. Requests tell their own length, so that none can be cut unseen.
     context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # OpenSSL before 3 sends none
-    try:
-        context.load_cert_chain(config.tls_cert_file, config.tls_key_file)
-        if config.tls_ca_cert_file:
-            context.load_verify_locations(config.tls_ca_cert_file)
-    except (OSError, ssl.SSLError) as problem:
-        raise ConfigError(f"can't use the TLS files: {problem}") from None
+    _load_tls_files(context, config)
     modes = {"yes": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "no": ssl.CERT_NONE}
     context.verify_mode = modes[config.tls_auth_clients] if config.tls_ca_cert_file else ssl.CERT_NONE
     return context
@@ -173,12 +209,20 @@ def bus_tls(config: Config) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
     for context in contexts:
         context.check_hostname = False  # nodes are known by their authority: their addresses may change
         context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_cert_chain(config.tls_cert_file, config.tls_key_file)
-            context.load_verify_locations(config.tls_ca_cert_file)
-        except (OSError, ssl.SSLError) as problem:
-            raise ConfigError(f"can't use the TLS files for the cluster bus: {problem}") from None
+        _load_tls_files(context, config)
     return contexts
+
+
+def _load_tls_files(context: ssl.SSLContext, config: Config) -> None:
+    cert, key, ca = config.tls_cert_file, config.tls_key_file, config.tls_ca_cert_file
+    what = f"tls-cert-file {cert} with tls-key-file {key}"
+    try:
+        context.load_cert_chain(cert, key)
+        if ca:
+            what = f"tls-ca-cert-file {ca}"
+            context.load_verify_locations(ca)
+    except OSError as problem:  # those of TLS are among them
+        raise ConfigError(f"can't use {what}: {problem}") from None
 
 
 def warn_of_open_bus(config: Config, sockets: list[socket.socket]) -> None:
@@ -258,9 +302,8 @@ def listening_sockets(config: Config, port: int) -> list[socket.socket]:
         except OSError as problem:
             if not config.bind and family == socket.AF_INET6 and sockets:
                 continue  # a machine without IPv6
-            raise OperatorError(
-                f"can't listen on {host} port {port}: {problem.strerror}. Is another node running there?"
-            ) from None
+            hint = NOT_OURS if isinstance(problem, socket.gaierror) else LISTEN_HINTS.get(problem.errno or 0, "")
+            raise OperatorError(f"can't listen on {host} port {port}: {problem.strerror}.{hint}") from None
         sockets.append(sock)
     return sockets
 

@@ -17,7 +17,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.broker import process
@@ -76,6 +76,7 @@ class Server:
         self.broker.persistence.loading = self.config.appendonly or self.config.aof_enqueue_jobs_once
         self.broker.reguard()
         self._listen()
+        process.write_pidfile(self.config)
         self._cron()
         loading = self._loop.create_task(self._load())
         loading.add_done_callback(self._load_ended)
@@ -263,7 +264,7 @@ class Server:
         before = Path.cwd()
         process.change_directory(path)
         try:
-            take_locks(name for name in locked_files(self.config) if not Path(name).is_absolute())
+            take_locks(self.config, is_move=True)
             self.save_cluster()
         except (OSError, PenstockError) as problem:
             os.chdir(before)
@@ -289,19 +290,19 @@ class Server:
         }
 
 
-def locked_files(config: Config) -> tuple[str, str]:
-    """Give the files that only one node may use."""
-    return config.appendfilename, config.cluster_config_file
+def take_locks(config: Config, is_move: bool = False) -> list[int]:
+    """Keep other nodes away from our files as long as this process lives; gives what to close before that.
 
-
-def take_locks(names: Iterable[str]) -> list[int]:
-    """Keep other nodes away from files, as long as this process lives; gives what to close before that."""
+    In a move to another directory only of those that come along.
+    """
+    names = ("appendfilename", "cluster_config_file")
     locks: list[int] = []
     try:
-        for name in names:
-            locks.append(lock(name + ".lock"))  # noqa: PERF401 - those taken before one that can't be are let go
-    except (OSError, PenstockError):
-        for held in locks:
+        locks.extend(
+            _lock(config, name) for name in names if not (is_move and Path(getattr(config, name)).is_absolute())
+        )
+    except PenstockError:
+        for held in locks:  # all of them, or none
             os.close(held)
         raise
     return locks
@@ -314,7 +315,7 @@ def run(argv: list[str]) -> int:
         config = load(path, flags, sys.stdin.read() if path == "-" else None)
         process.check(config)
         process.prepare(config)
-        locks = take_locks(locked_files(config))
+        locks = take_locks(config)
         try:
             return _run_loop(config)
         finally:
@@ -323,6 +324,18 @@ def run(argv: list[str]) -> int:
     except (PenstockError, OSError) as problem:
         log.critical("%s", problem) if log.handlers else sys.stderr.write(f"penstock server: {problem}\n")
         return 1
+
+
+def _lock(config: Config, name: str) -> int:
+    """Take the lock of a file that the node writes."""
+    file = getattr(config, name)
+    try:
+        return lock(file + ".lock")
+    except OSError as problem:
+        raise ConfigError(
+            f"can't write {Path(file).absolute()}.lock: {problem.strerror}. Is that the right place? See dir and "
+            f"{name.replace('_', '-')}"
+        ) from None
 
 
 def _run_loop(config: Config) -> int:

@@ -4,7 +4,7 @@ This module holds the options. Each command is a module of its own that is loade
 
     cluster_create.py   create, start, stop (processes and directories: cluster_local.py)
     cluster_status.py   status (what the nodes say: cluster_view.py; tables: cluster_table.py)
-    cluster_change.py   add, remove, forget
+    cluster_change.py   add, remove, forget (an add that failed: cluster_undo.py)
     cluster_drain.py    drain
     cluster_access.py   how nodes are reached    cluster_voice.py   what is said meanwhile    cluster_help.py   the help
 """

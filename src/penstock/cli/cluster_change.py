@@ -16,6 +16,7 @@ from typing import NamedTuple
 from penstock.cli import cluster_table as table
 from penstock.cli.cluster_access import Access, everybody, execute
 from penstock.cli.cluster_drain import command, drain
+from penstock.cli.cluster_undo import undo
 from penstock.cli.cluster_view import (
     FINE,
     NO_LINK,
@@ -36,6 +37,7 @@ from penstock.errors import CallerError, ConnectionLost, OperatorError, PeerErro
 POLL_SECONDS = 0.25
 MEET_AGAIN_SECONDS = 5.0  # a handshake that was lost is given up by then on most clusters, and begun anew
 FORGET_SECONDS = 30.0  # half of the minute for which a node doesn't listen to gossip about one that it forgot
+FINE_LOOKS = 2  # in a row: a link that is refused exists for a moment, too
 SETTLE_SECONDS = 10.0  # an add that came at the last moment finds no node for its copies, and is refused by then
 GIVE_UP_SECONDS = 60.0  # four times the default node timeout: a dead node is known as such by then
 SHORT_ID_MIN = 4  # characters by which a node may be named
@@ -62,12 +64,17 @@ def add(access: Access, new: Address, to: Address, force: bool, timeout_s: float
         voice.tell("known", f"{new} is in this cluster already.", address=str(new), id=stranger.id)
     else:
         _check_newcomer(new, stranger, force)
-    ip = _reachable_ip(new, to)
+    met = Address(_reachable_ip(new, to), stranger.me.port)
     for member in view.silent:
         voice.warn(f"{member.name} can't be asked whether it sees the new node: {member.problem}")
-    left = _introduce(access, to, Address(ip, stranger.me.port), stranger.id, timeout_s)
+    joining = look(access, new)
+    try:
+        left = _introduce(access, to, met, stranger.id, timeout_s)
+    except BaseException:
+        voice.warn(_undone(access, view, joining, met))
+        raise
     if left:
-        raise OperatorError(_unseen(new, stranger, left, timeout_s))
+        raise OperatorError(f"{_unseen(new, stranger, left, timeout_s)}\n{_undone(access, view, joining, met)}")
     count = len(look(access, to).members)
     sentence = f"{new} is in the cluster now: {table.nodes(count)} see each other."
     voice.tell("added", sentence, address=str(new), id=stranger.id, nodes=count)
@@ -113,11 +120,13 @@ def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_
     """Let nodes that don't see each other meet, until all do; gives those that still don't."""
     deadline = time.monotonic() + timeout_s
     met_at = 0.0
+    fine = 0
     while True:
         left = unacquainted(look(access, to), node_id, new)
-        if not left or time.monotonic() > deadline:
+        fine = 0 if left else fine + 1
+        if fine == FINE_LOOKS or (left and time.monotonic() > deadline):
             return left
-        if time.monotonic() - met_at > MEET_AGAIN_SECONDS:
+        if left and time.monotonic() - met_at > MEET_AGAIN_SECONDS:
             met_at = time.monotonic()
             # Each is told by us: a node that has forgotten the new one a moment ago doesn't listen to gossip about it.
             for pair in left:
@@ -153,6 +162,13 @@ def _unseen(new: Address, stranger: Report, left: Iterable[Pair], timeout_s: flo
         f"Can the nodes reach each other's bus (port {stranger.me.port + 10_000} of the new one)? Do they have the "
         "same cluster secret, or certificates? Their logs say why they refuse a link."
     )
+
+
+def _undone(access: Access, view: View, joining: View, met: Address) -> str:
+    """What became of the attempt to undo it."""
+    if joining.members[0].id in {member.id for member in view.members}:
+        return "It was known in the cluster before, and still is."
+    return undo(access, view, joining, met)
 
 
 # Remove.

@@ -30,7 +30,6 @@ MEET_SECONDS = 60.0
 MEET_AGAIN_SECONDS = 6.0  # longer than the node timeout of our nodes, after which a handshake is given up
 STOP_SECONDS = 60.0  # the journal must get to the disk
 ABANDON_SECONDS = 5.0  # a process that goes to the background writes down its id within milliseconds
-LAUNCH_SECONDS = 60.0  # until the process that goes to the background has done so
 
 
 class Running(NamedTuple):
@@ -104,18 +103,29 @@ def _start(nodes: Sequence[LocalNode]) -> list[Running]:
         for port in (node.port, node.port + local.BUS_OFFSET):
             if not local.is_free(port):
                 raise OperatorError(f"{node.name} needs port {port}, and another program listens there. Stop that one.")
-        node.pid_file.unlink(missing_ok=True)  # left by a crash
+        node.clear()
     launched = [(node, node.launch()) for node in nodes]
     try:
         for node, process in launched:
-            said, _ = process.communicate(timeout=LAUNCH_SECONDS)
-            if process.returncode:
-                raise OperatorError(f"{node.name} did not start: {said.decode('utf-8', 'replace').strip()}")
+            _wait_for_launch(node, process)
         return [_wait_for(node) for node in nodes]
     except BaseException:
         for node, process in launched:
             _abandon(node, process)
         raise
+
+
+def _wait_for_launch(node: LocalNode, process: subprocess.Popen[bytes]) -> None:
+    """Until it is ready and in the background."""
+    try:
+        said, _ = process.communicate(timeout=START_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise OperatorError(f"{node.name} is not ready after {START_SECONDS:.0f} s. See {node.log}.") from None
+    if process.returncode:
+        why = said.decode("utf-8", "replace").strip()
+        if str(node.log) in why:
+            why = f"the end of {node.log}:\n{node.last_words()}"
+        raise OperatorError(f"{node.name} did not start: {why}")
 
 
 def _abandon(node: LocalNode, process: subprocess.Popen[bytes]) -> None:

@@ -93,7 +93,8 @@ ADD = """\
 Take a node into a cluster, and wait until all nodes see it.
 
 Start the node first, with `penstock server`. ADDRESS is where the other nodes find it. A node that is in another
-cluster already, or holds jobs, is refused: --force joins both into one.
+cluster already, or holds jobs, is refused: --force joins both into one. If they don't see each other in time, they
+are told to forget each other again.
 
 \b
 Examples:

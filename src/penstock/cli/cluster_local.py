@@ -22,8 +22,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,15 @@ logfile {log}
 # A third of the default, so that one who tries what happens when a node dies need not wait long.
 cluster-node-timeout 5000
 """
+
+
+@contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Errors of files as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise OperatorError(f"Can't use {error.filename or directory}: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ class LocalNode:
         self.config.write_text(CONFIG.format(port=self.port, **quoted), "utf-8")
 
     def launch(self) -> subprocess.Popen[bytes]:
-        """Start it; the process that is given ends as soon as the node has gone to the background."""
+        """Start it; the process that is given ends as soon as the node is ready, and in the background."""
         # -P: a folder of the user's that is called penstock is not taken for ours.
         words = [sys.executable, "-P", "-m", "penstock", "server", str(self.config.absolute())]
         # A session of its own from the start: Ctrl-C here doesn't reach it.
@@ -131,15 +140,21 @@ class LocalNode:
 
     def pid(self) -> int | None:
         """The process to stop; None if it doesn't run. Raises OperatorError if a process runs that isn't ours."""
-        if not self.is_running():
-            return None
-        pid, holder = self.written_pid(), self.holder()
+        with explained(self.directory):
+            if not self.is_running():
+                return None
+            pid, holder = self.written_pid(), self.holder()
         if pid is None or pid != holder or not is_server(pid, self.config):
             raise OperatorError(
                 f"{self.directory} is in use by process {holder or 'unknown'}, which `penstock cluster` has not "
                 f"started: {self.pid_file} says {pid or 'nothing'}. It is left alone; stop it the way it was started."
             )
         return pid
+
+    def clear(self) -> None:
+        """Remove the pid file that a crash has left."""
+        with explained(self.directory):
+            self.pid_file.unlink(missing_ok=True)
 
     def holder(self) -> int | None:
         """The process that has written down that it holds the directory; it may be gone."""
@@ -149,9 +164,14 @@ class LocalNode:
         """Ask it to stop; False if it doesn't run."""
         pid = self.pid()
         if pid is None:
-            self.pid_file.unlink(missing_ok=True)  # left by a crash
+            self.clear()
             return False
-        os.kill(pid, signal.SIGTERM)
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except PermissionError:
+            raise OperatorError(
+                f"{self.name} is process {pid}, which is another user's: stop it as that user, or as root."
+            ) from None
         return True
 
 
@@ -231,6 +251,11 @@ def _list_file(directory: Path) -> Path:
 
 def prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
     """Make the directories of new nodes. Raises CallerError where something is in the way."""
+    with explained(directory):
+        return _prepare(directory, count, base)
+
+
+def _prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
     if _list_file(directory).exists():
         raise CallerError(
             f"There is a cluster in {directory} already. Start it with `penstock cluster start{option(directory)}`, "
@@ -241,14 +266,11 @@ def prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
     for node in nodes:
         if node.directory.exists():
             raise CallerError(f"{node.directory} is there, and not of a cluster of ours: give another --dir.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        rows = [{"name": node.name, "port": node.port} for node in nodes]
-        _list_file(directory).write_text(json.dumps({"nodes": rows}) + "\n", "utf-8")
-        for node in nodes:
-            node.write()
-    except OSError as error:
-        raise OperatorError(f"Can't make {error.filename}: {error.strerror}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = [{"name": node.name, "port": node.port} for node in nodes]
+    _list_file(directory).write_text(json.dumps({"nodes": rows}) + "\n", "utf-8")
+    for node in nodes:
+        node.write()
     return nodes
 
 
@@ -279,9 +301,11 @@ def delete(directory: Path) -> None:
     for node in load(directory):
         if node.is_running():
             raise OperatorError(f"{node.name} still runs: stop it with `penstock cluster stop{option(directory)}`.")
-        if node.directory.exists():
-            shutil.rmtree(node.directory)
-    _list_file(directory).unlink()
+        with explained(directory):
+            if node.directory.exists():
+                shutil.rmtree(node.directory)
+    with explained(directory):
+        _list_file(directory).unlink()
 
 
 def option(directory: Path) -> str:

@@ -16,6 +16,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any, NoReturn
 
+from penstock.cli import output
 from penstock.cli.fsq_call import PERM, TMP, BadValue, Call, Options, UsageError
 from penstock.cli.fsq_table import COMMANDS, LAUNCHER, Command, Flag
 from penstock.errors import PenstockError
@@ -40,9 +41,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
         status = TMP
+        if problem := output.give_up(error):
+            _complain("fsq", problem)
     sys.exit(status)
 
 

@@ -5,16 +5,16 @@ words untouched and before typer is loaded: `penstock cli PING` starts in a quar
 directives of `penstock server` that look like options (or a job's body `--`) reach whoever understands them.
 Typer shows the list of groups and answers words that name none.
 
-Exit codes: 0 done, 1 it failed, 2 the command line was wrong, 130 interrupted.
+Exit codes: 0 done, 1 it failed, 2 the command line was wrong, 130 interrupted. Of `server`, 1 whatever is wrong.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from penstock.errors import CallerError, PenstockError
+from penstock.cli import output
+from penstock.errors import CallerError, LeaseLost, PenstockError
 
 if TYPE_CHECKING:
     import typer
@@ -67,17 +67,16 @@ def main(argv: list[str] | None = None) -> NoReturn:
     try:
         code = _dispatch(words)
         sys.stdout.flush()
-    except CallerError as error:
-        code = _complain(error, EXIT_USAGE)
     except PenstockError as error:
-        code = _complain(error, EXIT_FAILED)
+        # A lost lease is no mistake in the command line: it comes with time.
+        is_mistake = isinstance(error, CallerError) and not isinstance(error, LeaseLost)
+        code = _complain(error, EXIT_USAGE if is_mistake else EXIT_FAILED)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has had enough (`| head`). Python would complain once more when it closes
-        # stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
         code = EXIT_FAILED
+        if problem := output.give_up(error):
+            _complain(problem, code)
     sys.exit(code)
 
 
@@ -117,7 +116,7 @@ def _help_app() -> "typer.Typer":
     return app
 
 
-def _complain(error: Exception, code: int) -> int:
+def _complain(error: Exception | str, code: int) -> int:
     print(f"penstock: {error}", file=sys.stderr)
     return code
 

@@ -15,9 +15,10 @@ import typer
 
 from penstock.cli.progress import Counted
 from penstock.cli.queue_words import job_facts, print_body, print_json, print_table, short_body, when
-from penstock.errors import BadPayload, CallerError
+from penstock.errors import BadPayload, CallerError, LeaseLost, Unsupported
 from penstock.job import JobState, Lease
 from penstock.queues.blocking import Queue, connect
+from penstock.queues.blocking.stats.memory import MemoryStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE
 from penstock.queues.pushing import Push
@@ -112,6 +113,10 @@ def push(
     """Add jobs; prints their ids. Bodies are taken as they are, from the command line or from standard input."""
     if unique is not None and (lines or len(bodies or []) > 1):
         raise CallerError("--unique is for one job")
+    if unique_for and unique is None:
+        raise CallerError("--unique-for is about the key of --unique: give that, too")
+    if lines and bodies:
+        raise CallerError("--lines takes the bodies from standard input: give no other bodies, or leave it out")
     headers = _fields(header or [])
     # Ids on a terminal are progress enough.
     is_still = not lines or (not quiet and sys.stdout.isatty())
@@ -182,7 +187,7 @@ def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
     """End a job that was reserved."""
     with connect(url) as store:
         if not store.driver.ack(queue, [Lease(job, token)])[0]:
-            raise CallerError(f"job {job} can't be acked: the lease is over, or another ended the job")
+            raise LeaseLost(f"job {job} can't be acked: the lease is over, or another ended the job")
 
 
 @app.command()
@@ -196,7 +201,7 @@ def nack(
     """Give a job back that was reserved."""
     with connect(url) as store:
         if not store.driver.nack(queue, [Lease(job, token)], [round(delay * 1000)], None)[0]:
-            raise CallerError(f"job {job} can't be given back: the lease is over, or another ended the job")
+            raise LeaseLost(f"job {job} can't be given back: the lease is over, or another ended the job")
 
 
 @app.command()
@@ -237,6 +242,12 @@ def queues(url: Url, is_json: Json = False) -> None:
 def stats(url: Url, queue: Name, is_json: Json = False) -> None:
     """Show the counters of a queue."""
     with connect(url) as store:
+        if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
+            raise Unsupported(
+                f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
+                "adding stats=redis://HOST/0, or another store, to the URL that all use",
+                "statistics",
+            )
         counters = store.queue(queue).stats()
     if is_json:
         print_json({"queue": queue, **counters})

@@ -100,14 +100,23 @@ class Effort:
         problems = self._problems.values()
         return bool(problems) and all(isinstance(problem, AuthenticationError) for problem in problems)
 
+    def unknown(self, node: str) -> PeerError:
+        """The end of it, since nobody knows the node that shall do it. What others said is told, too."""
+        if self._is_hopeless():
+            return self.error()
+        text = " ".join(_sentence(where, problem) for where, problem in self._problems.items())
+        return Unreachable(f"The node {node} is not known in this cluster. {text}".rstrip(), self._said())
+
     def error(self) -> PeerError:
         """The end of it, with what each node said."""
-        said = {where: str(problem) for where, problem in self._problems.items()}
         text = " ".join(_sentence(where, problem) for where, problem in self._problems.items())
         if self._is_hopeless():
             return AuthenticationError(f"NOAUTH No node takes the password. {text}")
         within = f" within {self._seconds:g} s" if self._patient and not math.isinf(self._seconds) else ""
-        return Unreachable(f"No node took {self._what}{within}. {text or 'None was asked.'}", said)
+        return Unreachable(f"No node took {self._what}{within}. {text or 'None was asked.'}", self._said())
+
+    def _said(self) -> dict[str, str]:
+        return {where: str(problem) for where, problem in self._problems.items()}
 
 
 def _sentence(where: str, problem: PeerError) -> str:

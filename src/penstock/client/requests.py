@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from penstock.client.connection import Command, Word
-from penstock.client.values import Job, QueueName
+from penstock.client.values import Job, Lease, QueueName
 from penstock.errors import CallerError
 
 Body = str | bytes | bytearray | memoryview
@@ -271,6 +271,8 @@ def add_each(queue: QueueName, bodies: Sequence[bytes], terms: AddTerms) -> Requ
 
 def batches(bodies: Iterable[Body]) -> Iterator[list[bytes]]:
     """Bodies in groups that go into one command."""
+    if isinstance(bodies, str):
+        raise CallerError("One text is given for many bodies: give a list of them, or use add.")
     batch: list[bytes] = []
     size = 0
     for body in bodies:
@@ -301,6 +303,15 @@ def queue_names(queues: QueueName | Iterable[QueueName]) -> list[QueueName]:
     if not names:
         raise CallerError("At least one queue must be named.")
     return names
+
+
+def lease_of(job: object) -> Lease:
+    """The lease of a job. An id has none."""
+    lease: Lease | None = getattr(job, "lease", None)
+    if lease is None:
+        problem = f"The job {job.id} was fetched without a lease" if isinstance(job, Job) else f"{job!r} is no Job"
+        raise CallerError(f"{problem}: give a Job that was fetched with a lease.")
+    return lease
 
 
 def id_of(job: JobOrId) -> str:

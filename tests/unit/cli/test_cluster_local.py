@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.config import load as load_config
+from penstock.cli import cluster_create
 from penstock.cli import cluster_local as local
 from penstock.cli.cluster_local import LocalNode, choose_ports
+from penstock.cli.cluster_voice import Voice
 from penstock.errors import CallerError, OperatorError
 
 END = 32_768
@@ -92,6 +94,11 @@ def test_a_list_that_is_damaged_is_told(made: Path) -> None:
 def test_without_a_list_there_is_no_cluster(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="penstock cluster create 3 --dir"):
         local.load(tmp_path)
+
+
+def test_a_place_where_nothing_can_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"Can't use .*: File name too long"):
+        local.prepare(tmp_path / ("x" * 300), 1, 7711)
 
 
 # Which process is ours.
@@ -181,3 +188,23 @@ def test_a_process_that_is_gone_or_only_remains_is_not_alive() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has collected it
         assert not local.is_alive(process.pid)
     assert not local.is_alive(process.pid)
+
+
+def refuse(*_words: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_a_process_of_another_user_is_told(
+    node: LocalNode, holder: Holder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "kill", refuse)
+    assert cluster_create.stop(node.directory.parent, Voice()) == 1
+    assert f"process {holder.process.pid}, which is another user's" in capsys.readouterr().err
+
+
+def test_a_directory_of_another_user_is_told(
+    node: LocalNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: refuse())
+    assert cluster_create.stop(node.directory.parent, Voice()) == 1
+    assert f"Can't use {node.directory}: Operation not permitted" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import IO
 
 import pytest
 
@@ -16,11 +17,12 @@ from penstock.cli.main import GROUPS
 SOURCE = Path(main.__file__).parents[2]
 
 
-def penstock(*words: str) -> "subprocess.CompletedProcess[str]":
+def penstock(*words: str, stdout: IO[bytes] | int = subprocess.PIPE) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", *words],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         stdin=subprocess.DEVNULL,
         check=False,
@@ -99,10 +101,23 @@ def test_no_node_is_exit_code_1_and_says_how_to_start_one(unused_port: int) -> N
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["version"], ["--help"], ["push", "memory:", "q", "body"]])
+def test_output_that_can_not_be_written_is_exit_code_1_and_told(
+    words: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with Path("/dev/full").open("wb") as full:
+        ended = penstock(*words, stdout=full)
+    assert (ended.returncode, ended.stderr) == (1, "penstock: can't write the output: No space left on device\n")
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (errors.CallerError("x"), 2),
+        (errors.LeaseLost("x"), 1),
         (errors.ConfigError("x"), 1),
         (errors.JournalError("x"), 1),
         (errors.ConnectionLost("x"), 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from penstock import blocking
 from penstock.cli import queues
 from penstock.cli.main import GROUPS, load
-from penstock.errors import BadPayload, BadUrl, CallerError
+from penstock.errors import BadPayload, BadUrl, CallerError, LeaseLost, Unsupported
 
 
 class Shell:
@@ -79,8 +80,10 @@ def test_a_job_in_json_has_all_that_is_known(shell: Shell) -> None:
 def test_a_reserved_job_is_ended_by_its_token(shell: Shell) -> None:
     shell("push", "q", "one")
     [job] = shell.json("reserve", "q", "--json")
-    with pytest.raises(CallerError, match="can't be acked"):
+    with pytest.raises(LeaseLost, match="can't be acked"):
         shell("ack", "q", job["id"], "no-such-token")
+    with pytest.raises(LeaseLost, match="can't be given back"):
+        shell("nack", "q", job["id"], "no-such-token")
     shell("nack", "q", job["id"], job["token"])
     [again] = shell.json("reserve", "q", "--json")
     assert again["tries"] == 1
@@ -109,6 +112,14 @@ def test_a_unique_key_gives_the_first_id_again(shell: Shell) -> None:
     assert shell("push", "q", "a", "--unique", "k") == shell("push", "q", "b", "--unique", "k")
     with pytest.raises(CallerError, match="one job"):
         shell("push", "q", "a", "b", "--unique", "k")
+
+
+def test_what_would_be_ignored_is_refused(shell: Shell) -> None:
+    with pytest.raises(CallerError, match="--unique"):
+        shell("push", "q", "a", "--unique-for", "60")
+    with pytest.raises(CallerError, match="--lines takes the bodies from standard input"):
+        shell("push", "q", "--lines", "a", given=b"one\ntwo\n")
+    assert shell("size", "q") == "0\n"
 
 
 def test_a_paused_queue_gives_nothing(shell: Shell) -> None:
@@ -170,6 +181,13 @@ def _cut_off(*_: Any) -> None:
 def test_a_queue_is_not_copied_to_itself(shell: Shell) -> None:
     with pytest.raises(CallerError, match="same queue"):
         shell("copy", "q", shell.url, "q")
+
+
+def test_counters_that_no_other_process_sees_are_not_printed(shell: Shell, tmp_path: Path) -> None:
+    shell.url = f"sqlite:///{tmp_path}/jobs.db?stats=memory:"
+    shell("push", "q", "a")
+    with pytest.raises(Unsupported, match="each process counts for itself"):
+        shell("stats", "q")
 
 
 def test_counters_are_printed(shell: Shell) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock.client import Job, Lease, LeaseOutcome
-from penstock.errors import Unreachable
+from penstock.errors import CallerError, Unreachable
 from tests.processes import wait_until
 from tests.unit.client.nodes import Clock, FakeNode, array, bulk, cluster, job, job_id, run
 
@@ -157,8 +158,21 @@ def test_the_lease_of_a_node_that_nobody_knows_is_an_error_at_once(open_client: 
     async def scenario() -> None:
         async with open_client(a.address, clock=Clock()) as client:
             stranger = Job("q", job_id(a), b"", lease=Lease(1, "z" * 40, 0.0))
-            with pytest.raises(Unreachable, match="zzz is not known in this cluster"):
+            with pytest.raises(Unreachable, match=f"^The node {'z' * 40} is not known in this cluster.$"):
                 await client.ack_lease(stranger)
+
+    with FakeNode("a") as a:
+        run(scenario())
+
+
+@pytest.mark.parametrize("method", ["ack_lease", "nack_lease", "release", "extend"])
+def test_what_has_no_lease_is_refused_with_what_to_give(open_client: Open, method: str) -> None:
+    async def scenario() -> None:
+        async with open_client(a.address) as client:
+            call = partial(getattr(client, method), **({"lease": 5} if method == "extend" else {}))
+            for job in (job_id(a), Job("q", job_id(a), b"")):
+                with pytest.raises(CallerError, match="give a Job that was fetched with a lease"):
+                    await call(job)
 
     with FakeNode("a") as a:
         run(scenario())

@@ -159,6 +159,11 @@ def test_many_bodies_are_cut_by_number_and_by_size() -> None:
     assert list(requests.batches([])) == []
 
 
+def test_a_text_is_not_taken_for_many_bodies() -> None:
+    with pytest.raises(CallerError, match="give a list"):
+        list(requests.batches("abc"))
+
+
 def test_bodies_are_bytes_or_text() -> None:
     assert [requests.body_bytes(body) for body in (b"a", "ä", bytearray(b"b"), memoryview(b"c"))] == [
         b"a",

@@ -32,7 +32,7 @@ from penstock.client.values import (
     jobs_of,
     text,
 )
-from penstock.errors import CallerError, PartlyAdded, PenstockError, ReplyError
+from penstock.errors import PartlyAdded, PenstockError, ReplyError
 
 # How long an add may take to be on enough nodes, unless the caller says otherwise: a few times what a healthy cluster
 # needs when it must find another node for a copy.
@@ -306,9 +306,8 @@ class ClusterClient(Looking):
         """Send ids and tokens to the nodes that gave them. All nodes are asked before a failure is raised."""
         words_by_node: dict[str, list[Word]] = {}
         for job in jobs:
-            if job.lease is None:
-                raise CallerError(f"The job {job.id} was fetched without a lease.")
-            words_by_node.setdefault(job.lease.node, []).extend((job.id, job.lease.token))
+            lease = requests.lease_of(job)
+            words_by_node.setdefault(lease.node, []).extend((job.id, lease.token))
         replies: dict[str, list[bytes]] = {}
         problem: PenstockError | None = None
         for node, words in words_by_node.items():

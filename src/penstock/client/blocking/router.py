@@ -232,8 +232,7 @@ class Router:
             self._choose(effort)
             address = self._members.address_of(node, self._clock())
         if address is None:
-            effort.failed(node, NotSent(f"The node {node} is not known in this cluster"))
-            raise effort.error()
+            raise effort.unknown(node)
         return address
 
     def _open(self, address: Address, effort: Effort) -> Route | None:

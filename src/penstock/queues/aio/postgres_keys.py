@@ -55,6 +55,8 @@ class PostgresKeys(PostgresBase):
         if not isinstance(connection, AsyncConnection):
             kinds = (AsyncConnection.__name__, type(connection).__name__)
             raise CallerError("a push in a transaction takes psycopg's {}, not {}".format(*kinds))
+        if connection.closed:
+            raise CallerError("the connection of the push is closed, and nothing was done: give one that is open")
         if queue not in self._known:
             await self._find_table(queue, True)  # on a connection of ours: it stays, whatever becomes of the caller's
 

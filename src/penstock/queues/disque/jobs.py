@@ -51,19 +51,22 @@ def token(number: int | str, node: str, until_ms: int) -> str:
 
 
 def held(leases: Iterable[Lease]) -> list[Held]:
-    """Leases by the node that gave them. Jobs without one are left out."""
+    """Leases by the node that gave them. Jobs without one, or with a token that no node gave, are left out."""
     found: dict[tuple[str, bool], Held] = {}
     for place, (job_id, text) in enumerate(leases):
-        if text:
-            number, _, tail = text.partition("@")
-            key = tail, number == NO_NUMBER
-            group = found.get(key)
-            if group is None:
-                node, _, until_ms = tail.partition("@")
-                group = found[key] = Held(node, int(until_ms))
-            group.places.append(place)
-            group.ids.append(job_id)
-            group.numbers.append(number)
+        number, _, tail = (text or "").partition("@")
+        if not number.isdecimal():
+            continue
+        key = tail, number == NO_NUMBER
+        group = found.get(key)
+        if group is None:
+            node, _, until_ms = tail.partition("@")
+            if not node or not until_ms.isdecimal():
+                continue
+            group = found[key] = Held(node, int(until_ms))
+        group.places.append(place)
+        group.ids.append(job_id)
+        group.numbers.append(number)
     return list(found.values())
 
 

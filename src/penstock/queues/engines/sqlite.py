@@ -45,7 +45,9 @@ _COLUMNS = "number, id, mature, tries, created, token, unique_key, headers, body
 _NUMBER, _ID, _MATURE, _TRIES, _CREATED, _TOKEN, _UNIQUE_KEY, _HEADERS, _BODY = range(9)
 Row = tuple[Any, ...]
 
-_KEY_HOLDER = "SELECT id, free_at FROM {}penstock_keys WHERE queue = ? AND unique_key = ?"
+# Texts as bytes, in what runs on a caller's connection: the text_factory of that may make anything of a text.
+_DATABASES = "SELECT CAST(name AS BLOB), CAST(file AS BLOB) FROM pragma_database_list"
+_KEY_HOLDER = "SELECT CAST(id AS BLOB), free_at FROM {}penstock_keys WHERE queue = ? AND unique_key = ?"
 _TAKE_KEY = "INSERT OR REPLACE INTO {}penstock_keys (queue, unique_key, id, keep, free_at) VALUES (?, ?, ?, ?, NULL)"
 _INSERT = (
     "INSERT INTO {}penstock_jobs (queue, id, mature, tries, created, unique_key, headers, body)"
@@ -85,7 +87,8 @@ class SqliteEngine(Engine):
 
     def version(self) -> int:
         """Another number whenever another connection has changed something. No table is read for it."""
-        return int(self.file.read("PRAGMA data_version")[0][0])
+        version = int(self.file.read("PRAGMA data_version")[0][0])
+        return self.file.openings << 32 | version  # SQLite counts anew for each connection
 
     def prepare(self, job: NewJob) -> None:
         if len(job.body) > BODY_BYTES_MAX:
@@ -106,9 +109,10 @@ class SqliteEngine(Engine):
 
     def _schema(self, cursor: sqlite3.Cursor) -> str:
         """As what the caller's connection has this store's file open."""
-        for _, schema, path in cursor.execute("PRAGMA database_list").fetchall():
-            if path and Path(path).exists() and self.file.path.samefile(path):
-                return str(schema).replace('"', '""')
+        for schema, file in cursor.execute(_DATABASES).fetchall():
+            path = Path(os.fsdecode(file)) if file else None
+            if path is not None and path.exists() and self.file.path.samefile(path):
+                return str(schema, "utf-8").replace('"', '""')
         raise CallerError(
             f"the connection is to another database than {self.file.path}: a push within a transaction needs the same"
         )
@@ -301,7 +305,7 @@ def _push(cursor: sqlite3.Cursor, queue: str, jobs: Iterable[NewJob], now_ms: in
         if job.unique is not None:
             holder = cursor.execute(_KEY_HOLDER.format(schema), (queue, job.unique)).fetchone()
             if holder is not None and (holder[1] is None or now_ms < holder[1]):
-                ids.append(str(holder[0]))
+                ids.append(str(holder[0], "utf-8"))
                 continue
             cursor.execute(_TAKE_KEY.format(schema), (queue, job.unique, job.id, job.unique_for_ms))
         mature_ms = job.mature_ms if job.mature_ms is not None else now_ms + job.delay_ms
@@ -338,7 +342,7 @@ def _end_keys(connection: sqlite3.Connection, queue: str, keys: Iterable[str | N
 def _take_back_key(connection: sqlite3.Connection, queue: str, key: str, job_id: str) -> str | None:
     """The unique key of a job that comes back, unless another job has it by now."""
     holder = connection.execute(_KEY_HOLDER.format(""), (queue, key)).fetchone()
-    if holder is not None and holder[0] != job_id:
+    if holder is not None and holder[0] != job_id.encode():
         return None
     if holder is None:
         connection.execute(_TAKE_KEY.format(""), (queue, key, job_id, 0))

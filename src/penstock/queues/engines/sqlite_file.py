@@ -11,6 +11,8 @@ Rules that hold here:
 3. A connection must not go through fork: SQLite's locks belong to a process, and the child would believe to hold them.
    It is closed before Python forks, and opened again by whoever needs it, in the parent and in the child.
 4. Threads may share it: one call at a time.
+5. A file that somebody has removed or replaced is noticed, before each change and now and then by who only reads. The
+   call fails with ConnectionLost, nothing is done, and the next one opens what is there by then.
 """
 
 import os
@@ -24,13 +26,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from penstock.errors import CallerError, PenstockError, StoreError, TimedOut
+from penstock.errors import CallerError, ConnectionLost, PenstockError, StoreError, TimedOut
 
 VERSION = 1  # of the tables; a file with a higher one was made by a later Penstock
 SQLITE_OLDEST = (3, 35, 0)  # the first with RETURNING
 LOCK_S = 30.0  # so long a change waits for those of other processes
 LOOK_S = 0.0005  # between two looks whether it may begin: at first, and when it has waited for long
 LOOK_S_MAX = 0.005
+PLACE_S = 1.0  # between two looks of who reads whether the path still leads to the file that is open
 CACHE_KIB = 16 * 1024  # of pages in memory: the inner pages of indexes over some million jobs
 SYNC = {"full": "FULL", "normal": "NORMAL", "off": "OFF"}
 
@@ -112,6 +115,9 @@ class SqliteFile:
         self._lock_s = lock_s
         self._connection: sqlite3.Connection | None = None
         self._is_open = False
+        self.openings = 0  # how often a connection was made
+        self._opened: tuple[Path, int, int] | None = None  # what the connection is to: path, device and inode
+        self._look_s = 0.0  # when to look at the path again
 
     def open(self) -> None:
         """Make sure that the file is there, with its tables."""
@@ -147,12 +153,33 @@ class SqliteFile:
 
     def connection(self) -> sqlite3.Connection:
         """The connection; the caller has the lock."""
+        if self._connection is not None and time.monotonic() >= self._look_s:
+            self._look_s = time.monotonic() + PLACE_S
+            self._check_place()
         if self._connection is None:
             if not self._is_open:
                 raise CallerError(f"{self.path} is not open")
             with self.explained():
                 self._connection = self._patiently(self._connect)
         return self._connection
+
+    def _check_place(self) -> None:
+        """Raise ConnectionLost if the file that is open is no longer what the path leads to."""
+        path, *opened = self._opened or (self.path,)
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            is_same = False
+        except OSError:
+            is_same = True  # as far as can be known
+        else:
+            is_same = [found.st_dev, found.st_ino] == opened
+        if not is_same:
+            self.let_go()
+            raise ConnectionLost(
+                f"{self.path} was removed or replaced while it was open. Nothing was done; the next call opens what is "
+                "there by then, or makes the file anew"
+            )
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Try again while others have the lock."""
@@ -175,9 +202,13 @@ class SqliteFile:
         )
         try:
             self._set_up(connection)
+            path = self.path.absolute()
+            found = path.stat()
         except BaseException:
             connection.close()
             raise
+        self.openings += 1
+        self._opened = path, found.st_dev, found.st_ino
         return connection
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
@@ -223,6 +254,7 @@ class SqliteFile:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it, or nothing if something is raised."""
         with self.lock:
+            self._look_s = 0.0
             connection = self.connection()
             with self.explained():
                 self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))

@@ -24,10 +24,15 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def table_of(queue: str) -> str:
-    """The name of a queue's table."""
+def check_zero_bytes(queue: str) -> None:
+    """Refuse a name that can't be in any text of PostgreSQL."""
     if "\0" in queue:
         raise CallerError(f"the queue {queue!r} can't be in PostgreSQL: its names have no zero bytes")
+
+
+def table_of(queue: str) -> str:
+    """The name of a queue's table."""
+    check_zero_bytes(queue)
     try:
         length = len(queue.encode())
     except UnicodeEncodeError as problem:

@@ -14,6 +14,7 @@ from penstock.queues.blocking.stats.base import COUNTERS as NAMES
 from penstock.queues.blocking.stats.base import Stats
 from penstock.queues.options import Address
 from penstock.queues.postgres.elements import batch
+from penstock.queues.postgres.names import check_zero_bytes
 from penstock.queues.postgres.side_tables import (
     CLEAR,
     COUNT,
@@ -43,6 +44,8 @@ class PostgresStats(Stats):
             self._pool.close()
 
     def _run(self, statement: str, *values: str) -> Rows:
+        for value in values[:1]:  # the queue, or JSON
+            check_zero_bytes(value)
         return self._pool.run_beside("penstock_queues", statement, self._namespace, *values)
 
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:

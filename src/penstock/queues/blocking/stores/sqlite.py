@@ -4,6 +4,9 @@
 Options of its own: `sync` is full (the default), normal or off; `lock_timeout` is how many seconds a change waits for
 those of other processes. Consumers of other processes hear of a job by watching the file's version: every 1 or 2 ms
 while jobs come, and every 20 ms when none has come for a second.
+
+If the file is removed or replaced while it is open, the next change fails with ConnectionLost (a look may take a second
+to notice), and the call after that uses what is there by then. Who waits for jobs goes on waiting, there.
 """
 
 from pathlib import Path
