@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -61,7 +61,8 @@ def drain(
     directory = draining.parquet_directory(to, _is_remote(master))
     waiting = None if _is_remote(master) else _look(url, queue)
     moved = Counted("jobs to Parquet", None if follow else waiting)
-    with _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
+    only = nullcontext() if _is_remote(master) else draining.held(directory)
+    with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
         query = draining.start_drain(spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

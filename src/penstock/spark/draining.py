@@ -7,14 +7,21 @@ are plain Parquet that any reader can open:
     DIR/batch=0/part-…parquet      the jobs of the first batch
     DIR/_penstock/checkpoint/      Spark's log of the query: where a drain that was killed goes on
     DIR/_penstock/run              the name of its claims: for one that is killed before Spark has logged anything
+    DIR/_penstock/lock             held by the drain that runs
+
+A folder that was finished is never written again. A claim only ever loses jobs, so what a batch brings again is in its
+folder already. If it isn't, the folder is of another drain, and the query stops before any job is lost.
 """
 
 from __future__ import annotations
 
+import fcntl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -23,6 +30,9 @@ from penstock.errors import CallerError
 from penstock.spark.settings import JOBS_PER_TRIGGER
 
 Progress = Callable[[int], None]
+OFFSETS = "_penstock/checkpoint/offsets"
+LOCK = "_penstock/lock"
+FINISHED = "_SUCCESS"  # the file that Spark puts into a folder when all of it is there
 
 
 def parquet_directory(place: str, is_remote: bool = False) -> str:
@@ -36,6 +46,41 @@ def parquet_directory(place: str, is_remote: bool = False) -> str:
     return directory
 
 
+@contextmanager
+def held(directory: str) -> Iterator[None]:
+    """Be the only drain into a directory of this machine, until the block or the process ends.
+
+    Nothing is locked in other file systems, which have no lock that ends with its process.
+    """
+    path = local_path(directory)
+    if path is None:
+        yield
+        return
+    if _has_batches(path) and not any((path / OFFSETS).glob("[0-9]*")):
+        raise _no_log(directory)
+    lock = path / LOCK
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            raise CallerError(
+                f"another drain writes into {directory}: wait until it has ended, or choose another directory"
+            ) from problem
+        yield
+
+
+def _has_batches(path: Path) -> bool:
+    return any(path.glob("batch=*"))
+
+
+def _no_log(directory: str) -> CallerError:
+    return CallerError(
+        f"{directory} has batches of an earlier drain, but not its log ({directory}/_penstock): a new one would write "
+        "over them. Choose another directory, or bring the log back."
+    )
+
+
 def start_drain(
     spark: SparkSession,
     url: str,
@@ -46,7 +91,12 @@ def start_drain(
     jobs_max: int = JOBS_PER_TRIGGER,
     lease: float = 60.0,
 ) -> StreamingQuery:
-    """Start moving the jobs of a queue into Parquet; ends when the queue is empty, or never with `follow`."""
+    """Start moving the jobs of a queue into Parquet; ends when the queue is empty, or never with `follow`.
+
+    Only one drain may write into a directory: see `held`.
+    """
+    if not _is_there(spark, f"{directory}/{OFFSETS}/*") and _is_there(spark, f"{directory}/batch=*"):
+        raise _no_log(directory)
     jobs = (
         spark.readStream.format("penstock")
         .option("url", url)
@@ -60,10 +110,33 @@ def start_drain(
 
     # Through Spark Connect this runs at the server, in another process: it may hold nothing that lives.
     def write(batch: DataFrame, number: int) -> None:
-        batch.write.mode("overwrite").parquet(f"{directory}/batch={number}")
+        folder = f"{directory}/batch={number}"
+        if not _has_it(batch, folder):
+            batch.write.mode("overwrite").parquet(folder)
 
     writer = jobs.writeStream.foreachBatch(write).option("checkpointLocation", f"{directory}/_penstock/checkpoint")
     return writer.start() if follow else writer.trigger(availableNow=True).start()
+
+
+def _has_it(batch: DataFrame, folder: str) -> bool:
+    """Whether a folder is to be left as it is: the batch is in it already, or it has nothing to put in its place."""
+    spark = batch.sparkSession
+    if not _is_there(spark, folder):
+        return False
+    if not _is_there(spark, f"{folder}/{FINISHED}"):
+        return bool(batch.isEmpty())
+    known = spark.read.schema("id string").parquet(folder)
+    if not batch.join(known, "id", "left_anti").isEmpty():
+        raise CallerError(f"{folder} holds jobs of another drain: move it away, and start the drain again")
+    return True
+
+
+def _is_there(spark: SparkSession, path: str) -> bool:
+    """Whether there is such a path, in whichever file system; stars are understood."""
+    try:
+        return bool(spark.read.text(path).columns)
+    except AnalysisException:
+        return False
 
 
 def fill(spark: SparkSession, url: str, queue: str, directory: str) -> int:
