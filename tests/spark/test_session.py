@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame
 from penstock import blocking
 from penstock.spark.draining import fill, start_drain, wait_for
 from penstock.spark.failing import isolating, split, to_dead_letters, trying
+from penstock.spark.session import DRIVER_MEMORY
 from tests.spark.reading import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -54,6 +56,12 @@ def test_a_look_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: st
     assert (rows["scheduled"].body, rows["scheduled"].payload) == (b"\xff\x00", None)
     assert rows["ready"].queue == "jobs"
     assert queue.sizes() == before
+
+
+def test_the_driver_has_more_memory_than_spark_gives_it_by_itself(spark: Any) -> None:
+    if os.environ.get("SPARK_DRIVER_MEMORY") != DRIVER_MEMORY:
+        pytest.skip("the environment says how much")
+    assert spark._jvm.java.lang.Runtime.getRuntime().maxMemory() > 1.5 * 1024**3
 
 
 def test_columns_leave_bodies_out(spark: Any, url: str, store: blocking.Store) -> None:
@@ -143,14 +151,15 @@ def test_jobs_that_a_function_can_not_read_go_to_the_dead_letters(
 def test_a_batch_that_fails_is_cut_until_the_job_is_found(
     spark: Any, url: str, store: blocking.Store, tmp_path: Path
 ) -> None:
-    store.queue("jobs").push_many([{"n": number} if number != 5 else b"poison" for number in range(8)])
+    # More than the first claim of a batch has.
+    store.queue("jobs").push_many([{"n": number} if number != 15 else b"poison" for number in range(16)])
     seen: set[int] = set()
 
     def write(batch: DataFrame, number: int) -> None:
         seen.update(json.loads(bytes(row.body))["n"] for row in batch.select("body").collect())
 
     run_now(stream(spark, url), isolating(write, url, "jobs"), tmp_path / "checkpoint")
-    assert seen == {0, 1, 2, 3, 4, 6, 7}
+    assert seen == set(range(15))
     assert [job.body for job in store.dead_letters().peek()] == [b"poison"]
 
 

@@ -166,9 +166,9 @@ def fields_of(names: Iterable[str]) -> frozenset[str]:
     return frozenset(field for name in names for field in COLUMNS[name].needs) - {"claim"}
 
 
-def to_batch(jobs: Sequence[StoredJob], schema: pa.Schema, queue: str, claim: str | None = None) -> pa.RecordBatch:
-    """Jobs as an Arrow batch."""
-    fields = {**columns_of(jobs, queue, fields_of(schema.names)), "claim": Same(claim)}
+def to_batch(jobs: Sequence[StoredJob], schema: pa.Schema, queue: str, claims: Sequence[str]) -> pa.RecordBatch:
+    """Jobs, each with its claim, as an Arrow batch."""
+    fields = {**columns_of(jobs, queue, fields_of(schema.names)), "claim": claims}
     return rows_to_batch(Rows(len(jobs), fields, None), schema)
 
 

@@ -14,6 +14,8 @@ from penstock.queues.options import LEASE_S_MAX, parse
 JOBS_PER_TRIGGER = 20_000  # of which the cost of a batch itself (two logs, planning) is a small part
 LEASE_S = 60.0  # extended all the while; after a crash others wait so long for the jobs
 PARTITION_JOBS = 5_000
+MEGABYTE = 1024 * 1024
+BATCH_MB = 64  # which Java holds a few times over, and has 2 GB by default
 
 # Option, as people write it -> what it is for.
 OPTIONS = {
@@ -30,6 +32,7 @@ OPTIONS = {
     "pushdown": "of a look: true lets the store do what it can of a query's filters",
     "uniqueColumn": "the column that names a job for good, so that it is added once",
     "partitionJobs": "jobs in a partition",
+    "batchMegabytes": "a batch of a stream takes no more jobs when they are so large together",
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
 SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
@@ -56,6 +59,7 @@ class Settings:
     queues: tuple[str, ...] = ()  # of a look; "*" is all
     unique_column: str | None = None
     partition_jobs: int = PARTITION_JOBS
+    batch_bytes: int = BATCH_MB * MEGABYTE
     shown: str = field(default="")  # the URL without its password
 
 
@@ -121,5 +125,6 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         queues=_words(given.get("queues", "")),
         unique_column=given.get("uniquecolumn"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
+        batch_bytes=int(_number(given, "batchMegabytes", BATCH_MB, 0.001, 100_000) * MEGABYTE),
         shown=address.url,
     )
