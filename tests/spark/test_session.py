@@ -86,6 +86,9 @@ def test_what_was_drained_can_be_filled_in_again(spark: Any, url: str, store: bl
     store.queue("jobs").push_many([{"n": 1}, b"\xff", "text"], headers={"a": "1"})
     wait_for(start_drain(spark, url, "jobs", f"{tmp_path}/out"))
     assert fill(spark, url, "again", f"{tmp_path}/out") == 3
+    keyed = spark.createDataFrame([("a", "k1"), ("b", "k2"), ("c", "k2")], "body string, unique string")
+    keyed.write.parquet(f"{tmp_path}/keyed")
+    assert fill(spark, url, "keyed", f"{tmp_path}/keyed", count_file=f"{tmp_path}/count") == 2
     jobs = list(store.queue("again").jobs())
     assert sorted(job.body for job in jobs) == [b'"text"', b'{"n":1}', b"\xff"]
     assert {job.headers["a"] for job in jobs} == {"1"}
@@ -103,9 +106,9 @@ def test_rows_are_written_as_jobs_with_their_own_options(spark: Any, url: str, s
 
 
 def test_rows_without_a_body_are_json(spark: Any, url: str, store: blocking.Store) -> None:
-    rows = spark.createDataFrame([("one", 1), ("two", 2)], "queue string, n int")
+    rows = spark.createDataFrame([("one", {"a": 1}), ("two", {})], "queue string, n map<string,int>")
     rows.write.format("penstock").option("url", url).mode("append").save()
-    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": 1}, {"n": 2}]  # type: ignore[union-attr] # there is a job
+    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": {"a": 1}}, {"n": {}}]  # type: ignore[union-attr] # there is a job
 
 
 def test_a_stream_from_queue_to_queue_adds_no_job_twice_when_a_batch_is_run_again(

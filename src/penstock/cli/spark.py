@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -82,7 +83,7 @@ def fill(
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
-    """Add a job for each row of Parquet files; prints how many.
+    """Add a job for each row of Parquet files; prints how many were added.
 
     A column `body` (or `payload`) is the job, else all columns are, as JSON. `headers`, `delay`, `ttl`, `retry` and
     `unique` are its options.
@@ -91,8 +92,9 @@ def fill(
     directory = draining.parquet_directory(source, _is_remote(master))
     if not _is_remote(master):
         _look(url, queue)
-    with _quiet(spark_log), _session(master, conf, spark_log) as spark:
-        print(draining.fill(spark, url, queue, directory))
+    with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
+        told = None if _is_remote(master) else f"{own}/count"
+        print(draining.fill(spark, url, queue, directory, count_file=told))
 
 
 def _draining() -> Any:

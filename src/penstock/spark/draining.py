@@ -139,16 +139,21 @@ def _is_there(spark: SparkSession, path: str) -> bool:
         return False
 
 
-def fill(spark: SparkSession, url: str, queue: str, directory: str) -> int:
-    """Add a job for each row of Parquet files; gives how many. What a drain wrote becomes the jobs that it was."""
+def fill(spark: SparkSession, url: str, queue: str, directory: str, *, count_file: str | None = None) -> int:
+    """Add a job for each row of Parquet files. What a drain wrote becomes the jobs that it was.
+
+    Gives how many were added: with a file, through which Spark's own process tells it, those that were new. Without one
+    it is the number of rows, of which some may have a unique key that was taken.
+    """
     rows = spark.read.parquet(directory)
     kept = [name for name in rows.columns if name in {"body", "payload", "headers", "delay", "ttl", "retry", "unique"}]
     if not {"body", "payload"} & set(kept):
         kept = rows.columns
     counted = Observation()  # while they are written, so that they are read once
     jobs = rows.select(*kept).observe(counted, f.count(f.lit(1)).alias("rows"))
-    jobs.write.format("penstock").option("url", url).option("queue", queue).mode("append").save()
-    return int(counted.get["rows"])
+    options = {"url": url, "queue": queue, **({} if count_file is None else {"countFile": count_file})}
+    jobs.write.format("penstock").options(**options).mode("append").save()
+    return int(counted.get["rows"] if count_file is None else Path(count_file).read_text())
 
 
 def wait_for(query: StreamingQuery, stop: threading.Event | None = None, moved: Progress = lambda count: None) -> None:

@@ -31,6 +31,7 @@ OPTIONS = {
     "states": "of which states a look shows jobs: ready,scheduled,reserved, or also dead",
     "pushdown": "of a look: true lets the store do what it can of a query's filters",
     "uniqueColumn": "the column that names a job for good, so that it is added once",
+    "countFile": "of a write: a file of the driver's machine that is told how many jobs were added",
     "partitionJobs": "jobs in a partition",
     "batchMegabytes": "a batch of a stream takes no more jobs when they are so large together",
 }
@@ -58,6 +59,7 @@ class Settings:
     has_dead: bool = False  # a look shows the dead letters of its queues, too
     queues: tuple[str, ...] = ()  # of a look; "*" is all
     unique_column: str | None = None
+    count_file: str | None = None
     partition_jobs: int = PARTITION_JOBS
     batch_bytes: int = BATCH_MB * MEGABYTE
     shown: str = field(default="")  # the URL without its password
@@ -124,6 +126,7 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         has_dead=DEAD in words,
         queues=_words(given.get("queues", "")),
         unique_column=given.get("uniquecolumn"),
+        count_file=given.get("countfile"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
         batch_bytes=int(_number(given, "batchMegabytes", BATCH_MB, 0.001, 100_000) * MEGABYTE),
         shown=address.url,
