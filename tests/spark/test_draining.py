@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from penstock import blocking
 from penstock.cli.main import main
-from penstock.errors import CallerError
+from penstock.errors import CallerError, OperatorError
 from penstock.spark import draining
 from penstock.spark.draining import start_drain, wait_for
 from tests.spark.reading import numbers_in
@@ -100,6 +100,13 @@ def test_a_second_drain_into_a_directory_is_refused_until_the_first_has_ended(ou
     with draining.held(str(out)), refused, draining.held(str(out)):
         pass
     with draining.held(str(out)):
+        pass
+
+
+def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = pytest.raises(OperatorError, match=f"can't write into {tmp_path}/file/out")
+    with refused, draining.held(f"{tmp_path}/file/out"):
         pass
 
 

@@ -16,18 +16,22 @@ folder already. If it isn't, the folder is of another drain, and the query stops
 from __future__ import annotations
 
 import fcntl
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.errors import CallerError
+from penstock.errors import CallerError, OperatorError
 from penstock.spark.settings import JOBS_PER_TRIGGER
+
+log = logging.getLogger("penstock.spark")
 
 Progress = Callable[[int], None]
 OFFSETS = "_penstock/checkpoint/offsets"
@@ -50,7 +54,7 @@ def parquet_directory(place: str, is_remote: bool = False) -> str:
 def held(directory: str) -> Iterator[None]:
     """Be the only drain into a directory of this machine, until the block or the process ends.
 
-    Nothing is locked in other file systems, which have no lock that ends with its process.
+    Nothing is locked in other file systems (s3:, hdfs:), which have no lock that ends with its process.
     """
     path = local_path(directory)
     if path is None:
@@ -58,16 +62,24 @@ def held(directory: str) -> Iterator[None]:
         return
     if _has_batches(path) and not any((path / OFFSETS).glob("[0-9]*")):
         raise _no_log(directory)
-    lock = path / LOCK
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as file:
+    with _opened(path / LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
+        except BlockingIOError as problem:
             raise CallerError(
                 f"another drain writes into {directory}: wait until it has ended, or choose another directory"
             ) from problem
+        except OSError as problem:  # some network file systems
+            log.warning("%s can't be locked (%s): start no second drain into it", directory, problem)
         yield
+
+
+def _opened(file: Path) -> TextIO:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("a")
+    except OSError as problem:
+        raise OperatorError(f"can't write into {file.parent}: {problem.strerror}") from problem
 
 
 def _has_batches(path: Path) -> bool:
