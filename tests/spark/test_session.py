@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame
 from penstock import blocking
 from penstock.spark.draining import fill, start_drain, wait_for
 from penstock.spark.failing import isolating, split, to_dead_letters, trying
+from penstock.spark.session import DRIVER_MEMORY
 from tests.spark.reading import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -56,6 +58,12 @@ def test_a_look_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: st
     assert queue.sizes() == before
 
 
+def test_the_driver_has_more_memory_than_spark_gives_it_by_itself(spark: Any) -> None:
+    if os.environ.get("SPARK_DRIVER_MEMORY") != DRIVER_MEMORY:
+        pytest.skip("the environment says how much")
+    assert spark._jvm.java.lang.Runtime.getRuntime().maxMemory() > 1.5 * 1024**3
+
+
 def test_columns_leave_bodies_out(spark: Any, url: str, store: blocking.Store) -> None:
     store.queue("jobs").push("x")
     reader = spark.read.format("penstock").option("url", url).option("queue", "jobs").option("columns", "id, tries")
@@ -78,6 +86,9 @@ def test_what_was_drained_can_be_filled_in_again(spark: Any, url: str, store: bl
     store.queue("jobs").push_many([{"n": 1}, b"\xff", "text"], headers={"a": "1"})
     wait_for(start_drain(spark, url, "jobs", f"{tmp_path}/out"))
     assert fill(spark, url, "again", f"{tmp_path}/out") == 3
+    keyed = spark.createDataFrame([("a", "k1"), ("b", "k2"), ("c", "k2")], "body string, unique string")
+    keyed.write.parquet(f"{tmp_path}/keyed")
+    assert fill(spark, url, "keyed", f"{tmp_path}/keyed", count_file=f"{tmp_path}/count") == 2
     jobs = list(store.queue("again").jobs())
     assert sorted(job.body for job in jobs) == [b'"text"', b'{"n":1}', b"\xff"]
     assert {job.headers["a"] for job in jobs} == {"1"}
@@ -95,9 +106,9 @@ def test_rows_are_written_as_jobs_with_their_own_options(spark: Any, url: str, s
 
 
 def test_rows_without_a_body_are_json(spark: Any, url: str, store: blocking.Store) -> None:
-    rows = spark.createDataFrame([("one", 1), ("two", 2)], "queue string, n int")
+    rows = spark.createDataFrame([("one", {"a": 1}), ("two", {})], "queue string, n map<string,int>")
     rows.write.format("penstock").option("url", url).mode("append").save()
-    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": 1}, {"n": 2}]  # type: ignore[union-attr] # there is a job
+    assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": {"a": 1}}, {"n": {}}]  # type: ignore[union-attr] # there is a job
 
 
 def test_a_stream_from_queue_to_queue_adds_no_job_twice_when_a_batch_is_run_again(
@@ -143,14 +154,15 @@ def test_jobs_that_a_function_can_not_read_go_to_the_dead_letters(
 def test_a_batch_that_fails_is_cut_until_the_job_is_found(
     spark: Any, url: str, store: blocking.Store, tmp_path: Path
 ) -> None:
-    store.queue("jobs").push_many([{"n": number} if number != 5 else b"poison" for number in range(8)])
+    # More than the first claim of a batch has.
+    store.queue("jobs").push_many([{"n": number} if number != 15 else b"poison" for number in range(16)])
     seen: set[int] = set()
 
     def write(batch: DataFrame, number: int) -> None:
         seen.update(json.loads(bytes(row.body))["n"] for row in batch.select("body").collect())
 
     run_now(stream(spark, url), isolating(write, url, "jobs"), tmp_path / "checkpoint")
-    assert seen == {0, 1, 2, 3, 4, 6, 7}
+    assert seen == set(range(15))
     assert [job.body for job in store.dead_letters().peek()] == [b"poison"]
 
 

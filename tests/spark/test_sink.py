@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +18,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock import blocking
 from penstock.errors import CallerError
-from penstock.spark import sink
 from penstock.spark.settings import read_settings
-from penstock.spark.sink import QueueWriter
+from penstock.spark.sink import QueueStreamWriter, QueueWriter
+from tests.spark.drive import task_of
 
 
 @pytest.fixture(autouse=True)
-def task(monkeypatch: pytest.MonkeyPatch) -> None:
+def task() -> Iterator[None]:
     """As in a worker: there is a task, of a partition."""
-    monkeypatch.setattr(sink.TaskContext, "get", lambda: SimpleNamespace(partitionId=lambda: 0))
+    with task_of("query", 0, 0):
+        yield
 
 
 def writer_of(url: str, batch: pa.RecordBatch, **options: str) -> QueueWriter:
@@ -83,6 +88,16 @@ def test_a_row_with_a_key_of_its_own_is_added_once(url: str, store: blocking.Sto
     assert bodies(store) == [b"a", b"c", b"d"]
 
 
+def test_only_jobs_that_were_added_are_counted(url: str, store: blocking.Store, tmp_path: Path) -> None:
+    batch = pa.record_batch({"body": pa.array(["a", "b", "c"]), "unique": pa.array(["k1", "k2", "k2"])})
+    counts = []
+    for _ in range(2):
+        writer = writer_of(url, batch, countFile=f"{tmp_path}/count")
+        writer.commit([writer.write(iter([batch])), None])
+        counts.append((tmp_path / "count").read_text())
+    assert counts == ["2", "0"]
+
+
 def test_rows_go_to_their_own_queue_with_their_own_options(url: str, store: blocking.Store) -> None:
     headers = pa.array([[("h", "1")], None, []], pa.map_(pa.string(), pa.string()))
     columns = {
@@ -100,3 +115,94 @@ def test_rows_go_to_their_own_queue_with_their_own_options(url: str, store: bloc
 def test_rows_with_neither_body_nor_payload_are_json_objects(url: str, store: blocking.Store) -> None:
     write(url, pa.record_batch({"n": pa.array([1, 2]), "name": pa.array(["x", None])}))
     assert [job.payload for job in store.queue("jobs").jobs()] == [{"n": 1, "name": "x"}, {"n": 2, "name": None}]
+
+
+def payloads(store: blocking.Store) -> list[Any]:
+    return [job.payload for job in store.queue("jobs").jobs()]
+
+
+@pytest.mark.parametrize("name", ["attrs", "body", "payload"])
+def test_maps_are_objects_however_deep_they_lie(url: str, store: blocking.Store, name: str) -> None:
+    plain = pa.map_(pa.string(), pa.string())
+    kind = pa.struct([("at", plain), ("all", pa.list_(plain)), ("by", pa.map_(pa.int64(), plain))])
+    value = {"at": [("a", "b")], "all": [[("c", "d")], []], "by": [(1, [("e", "f")])]}
+    write(url, pa.record_batch({name: pa.array([value], kind)}))
+    expected = {"at": {"a": "b"}, "all": [{"c": "d"}, {}], "by": {"1": {"e": "f"}}}
+    assert payloads(store) == [{name: expected} if name == "attrs" else expected]
+
+
+def test_times_and_decimals_are_what_spark_makes_of_them_in_json(url: str, store: blocking.Store) -> None:
+    moment = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
+    columns = {
+        "at": pa.array([moment, None], pa.timestamp("us", tz="Europe/Berlin")),
+        "plain": pa.array([datetime(2026, 1, 31), None], pa.timestamp("us")),  # noqa: DTZ001 - a time without a zone
+        "day": pa.array([date(2026, 1, 31), None]),
+        "price": pa.array([Decimal("12.30"), Decimal("7.00")], pa.decimal128(18, 2)),
+        "days": pa.array([[date(2026, 1, 31)], None]),
+    }
+    write(url, pa.record_batch(columns))
+    first = {
+        "at": "2026-01-31T12:00:00.250Z",
+        "plain": "2026-01-31T00:00:00.000",
+        "day": "2026-01-31",
+        "price": 12.3,
+        "days": ["2026-01-31"],
+    }
+    assert payloads(store) == [first, {"at": None, "plain": None, "day": None, "price": 7, "days": None}]
+
+
+@pytest.mark.parametrize(
+    ("column", "complaint"),
+    [
+        (pa.array([b"a"]), "the column x is of type binary, which JSON lacks"),
+        (pa.array([[b"a"]]), r"the column x\[\] is of type binary"),
+        (pa.array([{"y": b"a"}]), "the column x.y is of type binary"),
+        (pa.array([[(1.5, "a")]], pa.map_(pa.float64(), pa.string())), "the column x is of type map<double,string>"),
+        (pa.array([1], pa.duration("us")), "the column x is of type interval"),
+    ],
+)
+def test_types_that_json_lacks_are_refused_before_a_task_runs(url: str, column: pa.Array, complaint: str) -> None:
+    with pytest.raises(CallerError, match=complaint):
+        writer_of(url, pa.record_batch({"x": column}))
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array([float("nan")]), pa.array([[float("inf")]]), pa.array([Decimal("0.12345678901234567890")])]
+)
+def test_values_that_json_lacks_are_refused_by_their_column(url: str, column: pa.Array) -> None:
+    with pytest.raises(CallerError, match="the column x"):
+        write(url, pa.record_batch({"x": column}))
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "complaint"),
+    [
+        ("headers", pa.array(["a"]), "headers is of type string, and must be a map"),
+        ("delay", pa.array(["5"]), "delay is of type string, and must be a number"),
+        ("ttl", pa.array([True]), "ttl is of type boolean"),
+        ("queue", pa.array([5]), "queue is of type bigint, and must be a text"),
+    ],
+)
+def test_options_of_another_type_are_refused_before_a_task_runs(
+    url: str, name: str, column: pa.Array, complaint: str
+) -> None:
+    with pytest.raises(CallerError, match=complaint):
+        writer_of(url, pa.record_batch({"body": pa.array(["a"]), name: column}))
+
+
+@pytest.mark.parametrize(("options", "found"), [({"uniqueColumn": "id"}, 4), ({}, 5)])
+def test_rows_that_come_in_other_partitions_are_known_by_their_own_key_alone(
+    url: str, store: blocking.Store, options: dict[str, str], found: int
+) -> None:
+    rows = pa.record_batch({"id": pa.array(["1", "2", "3", "4"]), "body": pa.array(["a", "b", "same", "same"])})
+    settings = read_settings({"url": url, "queue": "jobs", **options})
+    writer = QueueStreamWriter(settings, from_arrow_schema(rows.schema))
+
+    def run(*borders: int) -> None:
+        for number, (begin, end) in enumerate(pairwise(borders)):
+            with task_of("query", 0, number):
+                writer.write(iter([rows.slice(begin, end - begin)]))
+
+    run(0, 2, 4)
+    run(0, 3, 4)
+    assert len(bodies(store)) == found

@@ -13,6 +13,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 
 from penstock import blocking
 from penstock.errors import CallerError
+from penstock.job import StoredJob
+from penstock.spark.room import Steps, cuts
 from tests.spark.drive import POINTS, Crash, Logs, Query, run_and_stop
 
 JOBS = 95
@@ -131,7 +133,7 @@ def test_a_replay_of_a_claim_that_is_gone_takes_no_other_jobs(url: str, queue: b
         first.run()
     first.stop()
     run = json.loads(logs.offsets[0])["run"]
-    assert queue.ack_claim(f"spark:{run}:1") == BATCH
+    assert [queue.ack_claim(f"spark:{run}:{key}") for key in ("1", "1:1")] == [10, BATCH - 10]
     queue.push("other")
     run_and_stop(Query(logs, options(url)), available_now=False, batches_max=0)
     assert logs.sink[0] == []
@@ -204,3 +206,77 @@ def test_a_paused_queue_gives_no_batch(url: str, queue: blocking.Queue) -> None:
 def test_options_that_can_not_be_are_refused(given: dict[str, str], complaint: str, url: str) -> None:
     with pytest.raises(CallerError, match=complaint):
         Query(Logs(), {**options(url), **given})
+
+
+def test_a_batch_of_large_jobs_has_fewer_of_them(url: str, queue: blocking.Queue) -> None:
+    queue.push_many([b"%04d" % number + bytes(10_000) for number in range(300)])
+    logs = Logs()
+    run_and_stop(Query(logs, options(url, maxJobsPerTrigger=1000, batchMegabytes=0.5)))
+    sizes = [len(rows) for rows in logs.sink.values()]
+    assert max(sizes) <= 0.5 * 1024 * 1024 / 10_000
+    assert sorted(int(row["body"][:4]) for row in logs.rows) == list(range(300))
+    assert queue.total() == 0
+
+
+def test_a_job_that_is_larger_than_a_batch_may_be_is_refused_by_its_id(url: str, queue: blocking.Queue) -> None:
+    queue.push("small")
+    large = queue.push(bytes(20_000))
+    query = Query(Logs(), options(url, batchMegabytes=0.01))
+    with pytest.raises(CallerError, match=f"the job {large} of jobs has 20000 bytes"):
+        run_and_stop(query)
+    assert queue.total() == 2
+
+
+@pytest.mark.parametrize(
+    ("point", "batch", "time"),
+    [*((point, 0, 1) for point in POINTS), ("claiming", 0, 3), ("taken", 0, 3), ("acking", 1, 3), ("acked", 1, 3)],
+)
+def test_a_batch_of_several_claims_is_found_whole_after_a_crash(
+    point: str, batch: int, time: int, url: str, queue: blocking.Queue
+) -> None:
+    queue.push_many(range(1000))
+    logs = Logs()
+    given = options(url, maxJobsPerTrigger=300, owner="reports")
+    met: list[tuple[str, int]] = []
+
+    def strike(name: str, number: int) -> bool:
+        met.append((name, number))
+        return met[-1] == (point, batch) and met.count((point, batch)) == time
+
+    first = Query(logs, given, strike)
+    first.tap(first.reader.claims.store.driver)
+    with pytest.raises(Crash):
+        first.run()
+    first.stop()
+    run_and_stop(Query(logs, given))
+    assert bodies(logs) == list(range(1000))
+    assert queue.total() == 0
+    assert any("steps" in offset for offset in logs.offsets)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "jobs_max", "bytes_max", "expected"),
+    [
+        ([], 2, 10, []),
+        ([1, 1, 1, 1, 1], 2, 10, [2, 2, 1]),
+        ([6, 6, 4, 1], 9, 10, [1, 2, 1]),
+        ([50, 1, 50], 9, 10, [1, 1, 1]),
+    ],
+)
+def test_partitions_are_cut_by_their_bytes(
+    sizes: list[int], jobs_max: int, bytes_max: int, expected: list[int]
+) -> None:
+    jobs = [StoredJob(str(number), bytes(size)) for number, size in enumerate(sizes)]
+    assert [len(jobs[piece]) for piece in cuts(jobs, jobs_max, bytes_max)] == expected
+
+
+def test_steps_grow_from_a_few_jobs_to_what_there_is_room_for() -> None:
+    steps = Steps(1_000_000)
+    asked = []
+    steps.begin()
+    while wanted := steps.next(20_000 - sum(asked)):
+        asked.append(wanted)
+        steps.took([StoredJob("id", bytes(100))] * wanted)
+    assert asked == [10, 40, 200, 1000, 5000, 3750]
+    steps.begin()
+    assert steps.next(20_000) == 2500

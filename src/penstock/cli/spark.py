@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
+from penstock import errors
 from penstock.cli.progress import Counted
-from penstock.errors import CallerError, MissingExtra, OperatorError
+from penstock.errors import CallerError, MissingExtra, OperatorError, PenstockError
 from penstock.queues.blocking import connect
 
 SPARK_TEXT_MAX = 500  # characters of an error of Spark's
+_OWN = re.compile(r"\bpenstock\.errors\.(\w+): (.+)")
+# The line after a traceback's own, which are indented.
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)")
+_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 app = typer.Typer(
     add_completion=False,
@@ -59,9 +66,11 @@ def drain(
     """
     draining = _draining()
     directory = draining.parquet_directory(to, _is_remote(master))
+    _check("stream", url=url, queue=queue, maxJobsPerTrigger=batch, lease=lease)
     waiting = None if _is_remote(master) else _look(url, queue)
     moved = Counted("jobs to Parquet", None if follow else waiting)
-    with _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
+    only = nullcontext() if _is_remote(master) else draining.held(directory)
+    with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
         query = draining.start_drain(spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -81,17 +90,19 @@ def fill(
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
-    """Add a job for each row of Parquet files; prints how many.
+    """Add a job for each row of Parquet files; prints how many were added.
 
     A column `body` (or `payload`) is the job, else all columns are, as JSON. `headers`, `delay`, `ttl`, `retry` and
     `unique` are its options.
     """
     draining = _draining()
     directory = draining.parquet_directory(source, _is_remote(master))
+    _check("write", url=url, queue=queue)
     if not _is_remote(master):
         _look(url, queue)
-    with _quiet(spark_log), _session(master, conf, spark_log) as spark:
-        print(draining.fill(spark, url, queue, directory))
+    with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
+        told = None if _is_remote(master) else f"{own}/count"
+        print(draining.fill(spark, url, queue, directory, count_file=told))
 
 
 def _draining() -> Any:
@@ -101,6 +112,14 @@ def _draining() -> Any:
         name = problem.name or "pyspark"
         raise MissingExtra(f"this needs {name}. Install it with: pip install 'penstock[spark,jre]'") from problem
     return draining
+
+
+def _check(use: str, **options: Any) -> None:
+    """Refuse before Spark starts what it would refuse after that."""
+    from penstock.spark.settings import check_use, read_settings
+
+    check_use(options, use)
+    read_settings(options)
 
 
 def _is_remote(master: str) -> bool:
@@ -139,9 +158,23 @@ def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
     except Exception as problem:
         if loud or type(problem).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
             raise
-        # Pages of Java and Python, of which the first line says what happened.
-        said = str(problem).strip().partition("\n")[0][:SPARK_TEXT_MAX]
-        raise OperatorError(f"Spark failed: {said} (--spark-log shows the rest)") from problem
+        raise _spoken(str(problem)) from problem
+
+
+def _spoken(text: str) -> PenstockError:
+    """The sentence that says what is wrong, out of pages of Java and Python.
+
+    Our own if there is one, else what Python said last, else the first line.
+    """
+    own = _OWN.findall(text)
+    if own:
+        name, said = own[-1]
+        kind = getattr(errors, name, OperatorError)
+        said = _STATE.sub("", said)[:SPARK_TEXT_MAX]
+        return CallerError(said) if issubclass(kind, CallerError) else OperatorError(f"Spark failed: {said}")
+    of_python = _PYTHON.findall(text)
+    said = of_python[-1] if of_python else text.strip().partition("\n")[0]
+    return OperatorError(f"Spark failed: {_STATE.sub('', said)[:SPARK_TEXT_MAX]} (--spark-log shows the rest)")
 
 
 @contextmanager

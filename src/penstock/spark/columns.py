@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from penstock.codec import from_json, to_json
 from penstock.errors import CallerError
@@ -133,15 +134,31 @@ COLUMNS: dict[str, _Made] = {
 
 def chosen(wanted: str | None) -> list[str]:
     """The names in the option `columns`, in their order; all without it."""
-    if not wanted:
+    if wanted is None:
         return list(COLUMNS)
     names = [name.strip() for name in wanted.split(",") if name.strip()]
-    unknown = [name for name in names if name not in COLUMNS]
-    if unknown or not names:
-        raise CallerError(
-            f"columns={wanted!r}: there is no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}"
-        )
+    if not names:
+        raise CallerError(f"columns={wanted!r} names no column; there are {', '.join(COLUMNS)}")
+    for name in names:
+        _check_known(name, f"columns={wanted!r}")
+        if names.count(name) > 1:
+            raise CallerError(f"columns={wanted!r} names {name} twice")
     return names
+
+
+def checked(schema: StructType) -> list[str]:
+    """The names of a schema, which may be the user's own: of our columns, with their types."""
+    for field in schema.fields:
+        _check_known(field.name, "the schema")
+        kind = COLUMNS[field.name].kind
+        if field.dataType.simpleString() != kind:
+            raise CallerError(f"the column {field.name} is of type {kind}, not {field.dataType.simpleString()}")
+    return list(schema.names)
+
+
+def _check_known(name: str, where: str) -> None:
+    if name not in COLUMNS:
+        raise CallerError(f"{where}: there is no column {name}; there are {', '.join(COLUMNS)}")
 
 
 def schema_text(names: Iterable[str]) -> str:
@@ -166,9 +183,9 @@ def fields_of(names: Iterable[str]) -> frozenset[str]:
     return frozenset(field for name in names for field in COLUMNS[name].needs) - {"claim"}
 
 
-def to_batch(jobs: Sequence[StoredJob], schema: pa.Schema, queue: str, claim: str | None = None) -> pa.RecordBatch:
-    """Jobs as an Arrow batch."""
-    fields = {**columns_of(jobs, queue, fields_of(schema.names)), "claim": Same(claim)}
+def to_batch(jobs: Sequence[StoredJob], schema: pa.Schema, queue: str, claims: Sequence[str]) -> pa.RecordBatch:
+    """Jobs, each with its claim, as an Arrow batch."""
+    fields = {**columns_of(jobs, queue, fields_of(schema.names)), "claim": claims}
     return rows_to_batch(Rows(len(jobs), fields, None), schema)
 
 

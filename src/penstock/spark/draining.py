@@ -7,22 +7,36 @@ are plain Parquet that any reader can open:
     DIR/batch=0/part-…parquet      the jobs of the first batch
     DIR/_penstock/checkpoint/      Spark's log of the query: where a drain that was killed goes on
     DIR/_penstock/run              the name of its claims: for one that is killed before Spark has logged anything
+    DIR/_penstock/lock             held by the drain that runs
+
+A folder that was finished is never written again. A claim only ever loses jobs, so what a batch brings again is in its
+folder already. If it isn't, the folder is of another drain, and the query stops before any job is lost.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.errors import CallerError
+from penstock.errors import CallerError, OperatorError
 from penstock.spark.settings import JOBS_PER_TRIGGER
 
+log = logging.getLogger("penstock.spark")
+
 Progress = Callable[[int], None]
+OFFSETS = "_penstock/checkpoint/offsets"
+LOCK = "_penstock/lock"
+FINISHED = "_SUCCESS"  # the file that Spark puts into a folder when all of it is there
 
 
 def parquet_directory(place: str, is_remote: bool = False) -> str:
@@ -36,6 +50,49 @@ def parquet_directory(place: str, is_remote: bool = False) -> str:
     return directory
 
 
+@contextmanager
+def held(directory: str) -> Iterator[None]:
+    """Be the only drain into a directory of this machine, until the block or the process ends.
+
+    Nothing is locked in other file systems (s3:, hdfs:), which have no lock that ends with its process.
+    """
+    path = local_path(directory)
+    if path is None:
+        yield
+        return
+    if _has_batches(path) and not any((path / OFFSETS).glob("[0-9]*")):
+        raise _no_log(directory)
+    with _opened(path / LOCK) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as problem:
+            raise CallerError(
+                f"another drain writes into {directory}: wait until it has ended, or choose another directory"
+            ) from problem
+        except OSError as problem:  # some network file systems
+            log.warning("%s can't be locked (%s): start no second drain into it", directory, problem)
+        yield
+
+
+def _opened(file: Path) -> TextIO:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("a")
+    except OSError as problem:
+        raise OperatorError(f"can't write into {file.parent}: {problem.strerror}") from problem
+
+
+def _has_batches(path: Path) -> bool:
+    return any(path.glob("batch=*"))
+
+
+def _no_log(directory: str) -> CallerError:
+    return CallerError(
+        f"{directory} has batches of an earlier drain, but not its log ({directory}/_penstock): a new one would write "
+        "over them. Choose another directory, or bring the log back."
+    )
+
+
 def start_drain(
     spark: SparkSession,
     url: str,
@@ -46,7 +103,12 @@ def start_drain(
     jobs_max: int = JOBS_PER_TRIGGER,
     lease: float = 60.0,
 ) -> StreamingQuery:
-    """Start moving the jobs of a queue into Parquet; ends when the queue is empty, or never with `follow`."""
+    """Start moving the jobs of a queue into Parquet; ends when the queue is empty, or never with `follow`.
+
+    Only one drain may write into a directory: see `held`.
+    """
+    if not _is_there(spark, f"{directory}/{OFFSETS}/*") and _is_there(spark, f"{directory}/batch=*"):
+        raise _no_log(directory)
     jobs = (
         spark.readStream.format("penstock")
         .option("url", url)
@@ -60,22 +122,50 @@ def start_drain(
 
     # Through Spark Connect this runs at the server, in another process: it may hold nothing that lives.
     def write(batch: DataFrame, number: int) -> None:
-        batch.write.mode("overwrite").parquet(f"{directory}/batch={number}")
+        folder = f"{directory}/batch={number}"
+        if not _has_it(batch, folder):
+            batch.write.mode("overwrite").parquet(folder)
 
     writer = jobs.writeStream.foreachBatch(write).option("checkpointLocation", f"{directory}/_penstock/checkpoint")
     return writer.start() if follow else writer.trigger(availableNow=True).start()
 
 
-def fill(spark: SparkSession, url: str, queue: str, directory: str) -> int:
-    """Add a job for each row of Parquet files; gives how many. What a drain wrote becomes the jobs that it was."""
+def _has_it(batch: DataFrame, folder: str) -> bool:
+    """Whether a folder is to be left as it is: the batch is in it already, or it has nothing to put in its place."""
+    spark = batch.sparkSession
+    if not _is_there(spark, folder):
+        return False
+    if not _is_there(spark, f"{folder}/{FINISHED}"):
+        return bool(batch.isEmpty())
+    known = spark.read.schema("id string").parquet(folder)
+    if not batch.join(known, "id", "left_anti").isEmpty():
+        raise CallerError(f"{folder} holds jobs of another drain: move it away, and start the drain again")
+    return True
+
+
+def _is_there(spark: SparkSession, path: str) -> bool:
+    """Whether there is such a path, in whichever file system; stars are understood."""
+    try:
+        return bool(spark.read.text(path).columns)
+    except AnalysisException:
+        return False
+
+
+def fill(spark: SparkSession, url: str, queue: str, directory: str, *, count_file: str | None = None) -> int:
+    """Add a job for each row of Parquet files. What a drain wrote becomes the jobs that it was.
+
+    Gives how many were added: with a file, through which Spark's own process tells it, those that were new. Without one
+    it is the number of rows, of which some may have a unique key that was taken.
+    """
     rows = spark.read.parquet(directory)
     kept = [name for name in rows.columns if name in {"body", "payload", "headers", "delay", "ttl", "retry", "unique"}]
     if not {"body", "payload"} & set(kept):
         kept = rows.columns
     counted = Observation()  # while they are written, so that they are read once
     jobs = rows.select(*kept).observe(counted, f.count(f.lit(1)).alias("rows"))
-    jobs.write.format("penstock").option("url", url).option("queue", queue).mode("append").save()
-    return int(counted.get["rows"])
+    options = {"url": url, "queue": queue, **({} if count_file is None else {"countFile": count_file})}
+    jobs.write.format("penstock").options(**options).mode("append").save()
+    return int(counted.get["rows"] if count_file is None else Path(count_file).read_text())
 
 
 def wait_for(query: StreamingQuery, stop: threading.Event | None = None, moved: Progress = lambda count: None) -> None:

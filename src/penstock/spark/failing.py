@@ -107,8 +107,9 @@ def isolating(
         try:
             dead = _run_part(handle, batch, number, dead_max)
             if dead:
-                claim = batch.select("claim").first().claim  # type: ignore[union-attr] # it failed, so it has rows
-                gone = give_up(url, queue, claim, dead, dead_queue)
+                errors = f.create_map(*(f.lit(word) for pair in dead.items() for word in pair))
+                bad = batch.filter(f.col("id").isin(list(dead))).withColumn("error", errors[f.col("id")])
+                gone = to_dead_letters(bad, url, queue, dead_queue)
                 log.warning("batch %d: %d of its jobs went to the dead letters", number, gone)
         finally:
             batch.unpersist()

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from penstock.errors import CallerError
 from penstock.job import JobState
 from penstock.queues import registry
 from penstock.queues.blocking import Store, connect
@@ -47,6 +49,7 @@ class QueueLook(DataSourceReader):
         self._choice = Choice()
 
     def partitions(self) -> list[InputPartition]:
+        _check_file(self._settings.url)
         with connect(self._settings.url) as store:
             require(store.capabilities, Capability.PEEK, store.url)
             queues = self._queues(store)
@@ -110,6 +113,15 @@ class FilteringLook(QueueLook):
         driver = registry.find("stores", address.scheme, "blocking")
         self._choice = choice_of(filters, driver.compares, frozenset([*JobState, DEAD]))
         return filters  # Spark checks them all again
+
+
+def _check_file(url: str) -> None:
+    """To open a file of SQLite that isn't there would make it, and a look changes nothing."""
+    if parse(url, {})[0].scheme != "sqlite":
+        return
+    path = connect(url).driver.place.partition(":")[2]
+    if not Path(path).exists():
+        raise CallerError(f"{url}: there is no file {path} to look at")
 
 
 def _pages(store: Store, part: Part, wanted: Wanted) -> Iterator[Rows]:

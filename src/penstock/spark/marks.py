@@ -27,6 +27,7 @@ from penstock.job import Mark, StoredJob
 from penstock.queues.blocking import Queue, Store
 from penstock.spark.heart import Heart
 from penstock.spark.outages import through_outages
+from penstock.spark.room import Steps
 from penstock.spark.settings import Settings
 
 JOBS_MAX = 5_000  # in one offset: some 220 KB
@@ -66,6 +67,7 @@ class Marks:
         self.queue: Queue = store.queue(settings.queue)
         self._open: dict[int, tuple[list[Mark], list[StoredJob]]] = {}  # by number
         self._finished = 0
+        self._steps = Steps(settings.batch_bytes)
         self._heart = Heart(
             settings, self._keep_leases, 0.0
         )  # how long a retry time is, is known once it was begun anew
@@ -102,30 +104,31 @@ class Marks:
         """Reserve jobs for the next batch, and put them into its offset."""
         found: dict[str, StoredJob] = {}  # one that came back meanwhile may come twice
         wanted = min(count, JOBS_MAX)
-        while len(found) < wanted:
-            left = wanted - len(found)
+        self._steps.begin()
+        while left := self._steps.next(wanted - len(found)):
             more = through_outages(partial(self.queue.reserve_many, left, 0 if found else wait_s))
             if not more and not found and through_outages(self.queue.size):
                 more = through_outages(partial(self.queue.reserve_many, left, ELSEWHERE_S))
             if not more:
                 break
             found.update((job.id, job.stored) for job in more)
+            self._steps.took([job.stored for job in more])
         jobs = list(found.values())
         if jobs:
             offset[HELD] = held_of(jobs)
             self._hold(offset, jobs)
         return jobs
 
-    def jobs_of(self, offset: Offset) -> list[StoredJob]:
+    def jobs_of(self, offset: Offset) -> dict[str, list[StoredJob]]:
         """The jobs of a batch: from memory, or, after a restart, those that are still its own."""
         with self._lock:
             known = self._open.get(offset["seq"])
         if known is not None:
-            return known[1]
+            return {self.key(offset): known[1]}
         marks = marks_in(offset)
         jobs = through_outages(lambda: self.store.driver.regain(self.queue.name, marks))
         self._hold(offset, jobs)
-        return jobs
+        return {self.key(offset): jobs}
 
     def _hold(self, offset: Offset, jobs: list[StoredJob]) -> None:
         ids = {job.id for job in jobs}

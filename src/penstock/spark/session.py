@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CONNECT = "sc://"
 CONNECT_PORT = 15002  # where Spark Connect listens unless told otherwise
 CONNECT_S_MAX = 10.0
+DRIVER_MEMORY = "2g"  # Spark's own 1g is little for a batch of a stream, which is in the driver
 
 QUIET = {
     "spark.ui.showConsoleProgress": "false",
@@ -59,6 +60,8 @@ def local_session(
     is_here = master.startswith("local")
     ensure_java()
     _name_python(given)
+    # Of all ways to say it this one is asked last: settings and spark-defaults.conf go before.
+    os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)
     if is_here:
         # Without it Spark looks up the machine's name, which many machines can't resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

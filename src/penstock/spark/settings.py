@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import CallerError
 from penstock.job import JobState
@@ -14,22 +14,37 @@ from penstock.queues.options import LEASE_S_MAX, parse
 JOBS_PER_TRIGGER = 20_000  # of which the cost of a batch itself (two logs, planning) is a small part
 LEASE_S = 60.0  # extended all the while; after a crash others wait so long for the jobs
 PARTITION_JOBS = 5_000
+MEGABYTE = 1024 * 1024
+BATCH_MB = 64  # which Java holds a few times over, and has 2 GB by default
 
-# Option, as people write it -> what it is for.
+# What options are for, and how people write it.
+USES = {"look": "spark.read", "stream": "spark.readStream", "write": "a writer"}
+
+
+class Option(NamedTuple):
+    """What an option means, and for what."""
+
+    meaning: str
+    uses: str = "look stream write"
+
+
+# By their names, as people write them.
 OPTIONS = {
-    "url": "the store",
-    "queue": "the queue",
-    "queues": "of a look: several queues, with commas between, or * for all that have jobs",
-    "maxJobsPerTrigger": "at most so many jobs in a batch of a stream",
-    "lease": "seconds that the jobs of a batch stay claimed after the driver has died",
-    "owner": "a fixed name for this query's claims, for recovery without its checkpoint",
-    "runFile": "a file that keeps the name of this query's claims, for recovery before its first batch is logged",
-    "columns": "only these columns, with commas between: leaves out large bodies",
-    "wait": "seconds that a stream waits for a job before it looks around",
-    "states": "of which states a look shows jobs: ready,scheduled,reserved, or also dead",
-    "pushdown": "of a look: true lets the store do what it can of a query's filters",
-    "uniqueColumn": "the column that names a job for good, so that it is added once",
-    "partitionJobs": "jobs in a partition",
+    "url": Option("the store"),
+    "queue": Option("the queue"),
+    "queues": Option("several queues, with commas between, or * for all that have jobs", "look"),
+    "maxJobsPerTrigger": Option("at most so many jobs in a batch", "stream"),
+    "lease": Option("seconds that the jobs of a batch stay claimed after the driver has died", "stream"),
+    "owner": Option("a fixed name for this query's claims, for recovery without its checkpoint", "stream"),
+    "runFile": Option("a file that keeps the name of the claims, for recovery before a batch is logged", "stream"),
+    "columns": Option("only these columns, with commas between: leaves out large bodies", "look stream"),
+    "wait": Option("seconds that a stream waits for a job before it looks around", "stream"),
+    "states": Option("of which states jobs are shown: ready,scheduled,reserved, or also dead", "look"),
+    "pushdown": Option("true lets the store do what it can of a query's filters", "look"),
+    "uniqueColumn": Option("the column that names a job for good, so that it is added once", "write"),
+    "countFile": Option("a file of the driver's machine that is told how many jobs were added", "write"),
+    "partitionJobs": Option("jobs in a partition", "stream"),
+    "batchMegabytes": Option("a batch takes no more jobs when they are so large together", "stream"),
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
 SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
@@ -55,7 +70,9 @@ class Settings:
     has_dead: bool = False  # a look shows the dead letters of its queues, too
     queues: tuple[str, ...] = ()  # of a look; "*" is all
     unique_column: str | None = None
+    count_file: str | None = None
     partition_jobs: int = PARTITION_JOBS
+    batch_bytes: int = BATCH_MB * MEGABYTE
     shown: str = field(default="")  # the URL without its password
 
 
@@ -83,6 +100,20 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def check_use(options: Mapping[str, Any], use: str) -> None:
+    """Refuse options that mean nothing for a look, a stream or a write, and a store that Spark can't share."""
+    given = {str(name).lower(): str(value) for name, value in options.items()}
+    for name, (_, uses) in OPTIONS.items():
+        if name.lower() in given and use not in uses.split():
+            places = " and ".join(USES[one] for one in uses.split())
+            raise CallerError(f"the option {name} is for {places}, and not for {USES[use]}: leave it out")
+    if given.get("url") and parse(given["url"], {})[0].scheme == "memory":
+        raise CallerError(
+            f"{given['url']} lives in one process, and Spark has several: no other would see its jobs. Give a store "
+            "that they share, as sqlite:///jobs.db"
+        )
+
+
 def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_many: bool = False) -> Settings:
     """Options as Spark hands them over; what is unknown is refused, so that a slip is noticed.
 
@@ -96,12 +127,16 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
     needs_queue = needs_queue and not (has_many and given.get("queues"))
     for name in ("url", *(["queue"] if needs_queue else [])):
         if not given.get(name):
-            raise CallerError(f"format penstock needs the option {name}: {OPTIONS[name]}")
+            raise CallerError(f"format penstock needs the option {name}: {OPTIONS[name].meaning}")
+    if given.get("queue") and given.get("queues"):
+        raise CallerError("there are both of the options queue and queues: give the one or the other")
     owner = given.get("owner")
     if owner is not None and not _OWNER.fullmatch(owner):
         raise CallerError(f"owner={owner!r}: give letters, digits, dots, lines and underscores, at most 100")
     address, _, _ = parse(given["url"], {})
     words = _words(given.get("states", "ready,scheduled,reserved"))
+    if not words:
+        raise CallerError(f"states is empty; there are ready, scheduled, reserved and {DEAD}")
     try:
         states = tuple(JobState(word) for word in words if word != DEAD)
     except ValueError as problem:
@@ -120,6 +155,8 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         has_dead=DEAD in words,
         queues=_words(given.get("queues", "")),
         unique_column=given.get("uniquecolumn"),
+        count_file=given.get("countfile"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
+        batch_bytes=int(_number(given, "batchMegabytes", BATCH_MB, 0.001, 100_000) * MEGABYTE),
         shown=address.url,
     )

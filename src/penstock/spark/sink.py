@@ -2,7 +2,7 @@
 
     body        binary or text: stored as it is
     payload     text: JSON; where there is one it goes before the body on stores that keep payloads
-    (neither)   the other columns of the row, as a JSON object
+    (neither)   the other columns of the row, as a JSON object; `values` says which types can be in it, and how
     queue, delay, ttl, retry, headers, unique
                 optional, for a row of its own queue, times in seconds, a map of headers and a unique key
 
@@ -11,6 +11,11 @@ A task that Spark runs again adds no job twice where the store has unique keys: 
 So rows may come in another order, or some not at all: none is taken for another. What differs each time (a random
 number, the present time) makes another row: such jobs need a key of their own. Keys are kept for a day. Where the store
 has none, the log says so, and a repeated task adds its jobs again.
+
+A row that comes in another partition has another key, and is added again. A batch of a stream that is run again has the
+same partitions unless `partitionJobs` was changed meanwhile, or jobs are missing that others took when the lease was
+over. The partition can't be left out of the key: two rows that are alike, in two partitions, would be one job, and to
+lose one is worse. Whoever must be sure names a key, as `uniqueColumn=id` for rows that are the jobs of a stream.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,20 +38,31 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, DataType, MapType, NullType, StructType
 
 from penstock.codec import decode
 from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PartlyAdded
 from penstock.queues.blocking import Queue, Store, connect
+from penstock.queues.blocking.counting import Counting
 from penstock.queues.capabilities import Capability
 from penstock.queues.pushing import Push
 from penstock.spark.outages import through_outages
 from penstock.spark.settings import Settings
+from penstock.spark.values import NUMBERS, TEXTS, Read, reader_of
 
 UNIQUE_FOR_S = 24 * 3600.0
 OPTION_COLUMNS = ("queue", "delay", "ttl", "retry", "headers", "unique")
 PUSH_COLUMNS = ("delay", "ttl", "retry", "headers")
 CONTENT_COLUMNS = ("body", "payload")
+_SECONDS = ("a number, of seconds", (*NUMBERS, NullType))
+# Column -> what it must be, in words and as types.
+_TYPES: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
+    "queue": ("a text, the name of a queue", (*TEXTS, NullType)),
+    "headers": ("a map of texts", (MapType, StructType, NullType)),
+    "delay": _SECONDS,
+    "ttl": _SECONDS,
+    "retry": _SECONDS,
+}
 DIGEST_BYTES = 16  # as many as a UUID has: two rows are never alike by chance
 # What may be sent again, as it was not done; with unique keys also what may have been.
 SAFE = (ConnectionLost,)
@@ -76,6 +93,7 @@ class _Rows:
             raise CallerError(f"uniqueColumn={unique!r}: there is no such column; there are {', '.join(schema.names)}")
         self.unique = unique
         self.others = [name for name in schema.names if name not in OPTION_COLUMNS]
+        self._readers = _readers(schema, self.others if self.content is None else [])
 
     @property
     def has_options(self) -> bool:
@@ -86,13 +104,17 @@ class _Rows:
         """What the job of each row holds."""
         if self.content is None:
             rows: list[Any] = batch.select(self.others).to_pylist()
+            odd = [(name, self._values(batch, name)) for name in self.others if name in self._readers]
+            for name, values in odd:
+                for row, value in zip(rows, values, strict=True):
+                    row[name] = value
             return rows
         if keeps_payloads:
             return self._kept(batch, self.content)
         column = batch.column(self.content)
         if column.null_count:
             raise self._is_null()
-        return bodies_of(column)
+        return self._values(batch, self.content) if self.content in self._readers else bodies_of(column)
 
     def _kept(self, batch: pa.RecordBatch, content: str) -> list[Any]:
         """For a store that keeps payloads: the JSON of the column `payload`, or else the body as it is."""
@@ -110,11 +132,12 @@ class _Rows:
         return CallerError(f"the column {self.content} is null: a job needs a body")
 
     def _values(self, batch: pa.RecordBatch, name: str | None) -> list[Any]:
-        """A column as Python has it; of one that isn't there, as many times None."""
-        if name not in self.names:
+        """A column as JSON has it; of one that isn't there, as many times None."""
+        if name is None or name not in self.names:
             return [None] * batch.num_rows
         values: list[Any] = batch.column(name).to_pylist()
-        return values
+        read = self._readers.get(name)
+        return values if read is None else list(map(read, values))
 
     def pushes(self, batch: pa.RecordBatch, payloads: list[Any], keys: _Keys | None) -> list[Push]:
         """Jobs with their options; a key is for rows that have none of their own."""
@@ -147,6 +170,19 @@ class _Rows:
         return found
 
 
+def _readers(schema: StructType, others: list[str]) -> dict[str, Read]:
+    """How values of columns are read that are not taken as they are. Types that can't be are refused."""
+    found: dict[str, Read | None] = {}
+    for field in schema.fields:
+        name, kind = field.name, field.dataType
+        if name in _TYPES and not isinstance(kind, _TYPES[name][1]):
+            raise CallerError(f"the column {name} is of type {kind.simpleString()}, and must be {_TYPES[name][0]}")
+        is_content = name in CONTENT_COLUMNS and not isinstance(kind, BinaryType)
+        if name in others or name in PUSH_COLUMNS or is_content:
+            found[name] = reader_of(kind, name)
+    return {name: read for name, read in found.items() if read is not None}
+
+
 class _Keys:
     """Unique keys for the rows of a task: a row has the same one whenever the task is run.
 
@@ -176,6 +212,16 @@ def bodies_of(column: pa.Array) -> list[Any]:
     return [whole[begin:end] for begin, end in pairwise(bounds)]
 
 
+class _Tally(Counting):
+    """Counts jobs that are new, apart from those that found their unique key taken."""
+
+    new = 0
+
+    def note(self, queue: str, counter: str, much: int = 1) -> None:
+        self.new += much if counter == "put" else 0
+        super().note(queue, counter, much)
+
+
 class _Writing:
     """What both writers do."""
 
@@ -187,6 +233,7 @@ class _Writing:
         added = 0
         rows = self._rows
         store = connect(self._settings.url)
+        store.counting = tally = _Tally(store.stats)
         if is_patient:
             through_outages(store.open)
         with store:
@@ -202,7 +249,8 @@ class _Writing:
                 for name, some in rows.by_queue(batch, jobs).items():
                     self._push(self._queue(store, queues, name), some, has_keys)
                 added += len(jobs)
-        return Added(added)
+        # Without keys of their own all are added, be it when the task was run before.
+        return Added(added if rows.unique is None else tally.new)
 
     @staticmethod
     def _push(queue: Queue, jobs: list[Any], has_keys: bool) -> None:
@@ -236,6 +284,9 @@ class QueueWriter(_Writing, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """The jobs are there already."""
+        if self._settings.count_file is not None:
+            added = sum(message.jobs for message in messages if isinstance(message, Added))
+            Path(self._settings.count_file).write_text(str(added))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Jobs that were added stay: workers may have them already."""
@@ -255,4 +306,4 @@ class QueueStreamWriter(_Writing, DataSourceStreamArrowWriter):
         """The jobs are there already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Jobs that were added stay: the batch that is run again adds them under the same keys."""
+        """Jobs that were added stay: a batch that is run again, and cut as before, has the same keys."""

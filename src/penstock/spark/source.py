@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark.columns import chosen, schema_text
+from penstock.spark.columns import checked, chosen, schema_text
 from penstock.spark.looking import FilteringLook, QueueLook
-from penstock.spark.settings import read_settings
+from penstock.spark.settings import Settings, check_use, read_settings
 from penstock.spark.sink import QueueStreamWriter, QueueWriter
 from penstock.spark.streaming import QueueStream
 
@@ -35,17 +35,23 @@ class PenstockSource(DataSource):
         return schema_text(chosen(read_settings(self.options, needs_queue=False).columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        check_use(self.options, "look")
         settings = read_settings(self.options, has_many=True)
-        return (FilteringLook if settings.has_pushdown else QueueLook)(settings, schema.names)
+        return (FilteringLook if settings.has_pushdown else QueueLook)(settings, checked(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return QueueStream(read_settings(self.options), schema.names)
+        check_use(self.options, "stream")
+        return QueueStream(read_settings(self.options), checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return QueueWriter(read_settings(self.options, needs_queue="queue" not in schema.names), schema, overwrite)
+        return QueueWriter(self._write_settings(schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        return QueueStreamWriter(read_settings(self.options, needs_queue="queue" not in schema.names), schema)
+        return QueueStreamWriter(self._write_settings(schema), schema)
+
+    def _write_settings(self, schema: StructType) -> Settings:
+        check_use(self.options, "write")
+        return read_settings(self.options, needs_queue="queue" not in schema.names)
 
 
 DefaultSource: Any = PenstockSource

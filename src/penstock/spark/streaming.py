@@ -1,6 +1,7 @@
 """A queue as a stream: each micro-batch is a claim.
 
-Spark's offset is a run id and a number; together they are the key of a claim in the store:
+Spark's offset is a run id and a number; together they are the key of a claim in the store. A batch takes its jobs in
+steps (`room`), and each is a claim: the offset says how many, and the key of a later one has its number besides.
 
     latestOffset(start)   acks the claim of `start`, which Spark has logged as done, and makes the next one
     partitions(…, end)    hands out the jobs of a claim; after a crash the same key gives the same jobs
@@ -21,6 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,12 @@ from penstock.spark.columns import arrow_schema, to_batch
 from penstock.spark.heart import Heart
 from penstock.spark.marks import HELD, Marks, Offset
 from penstock.spark.outages import through_outages
+from penstock.spark.room import Steps, bytes_of, cuts
 from penstock.spark.settings import Settings
 
 LOOK_PAUSE_S = 0.05  # between two looks at an empty queue
 OWNERS_QUEUE = "__penstock_owners__"
+STEPS = "steps"  # in an offset: how many claims its batch has, if there are more than one
 
 
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -95,20 +99,31 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not jobs:
             return start
         if self._budget is not None:
-            self._budget -= len(jobs)
+            self._budget = max(0, self._budget - len(jobs))
         return end
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if end["seq"] == start["seq"]:
             return []
-        jobs = self._holder(end).jobs_of(end)
+        held = self._holder(end).jobs_of(end)
+        jobs = [job for some in held.values() for job in some]
+        claims = [key for key, some in held.items() for _ in some]
+        self._check_size(jobs)
         schema = arrow_schema(self._columns)
-        size = self._settings.partition_jobs
-        pieces = [jobs[begin : begin + size] for begin in range(0, len(jobs), size)]
         return [
-            InputPartition(_packed(to_batch(piece, schema, self._settings.queue, self.claims.key(end))))
-            for piece in pieces
+            InputPartition(_packed(to_batch(jobs[piece], schema, self._settings.queue, claims[piece])))
+            for piece in cuts(jobs, self._settings.partition_jobs)
         ]
+
+    def _check_size(self, jobs: list[StoredJob]) -> None:
+        """Java would run out of memory, and not say on which job."""
+        largest = max(jobs, key=bytes_of, default=None)
+        if largest is not None and bytes_of(largest) > self._settings.batch_bytes:
+            raise CallerError(
+                f"the job {largest.id} of {self._settings.queue} has {bytes_of(largest)} bytes, more than the "
+                f"{self._settings.batch_bytes} of a whole batch: give the option batchMegabytes more, and Spark's "
+                "driver ten times as much memory, or let a worker take the job"
+            )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(partition.value)
@@ -156,21 +171,25 @@ class _Claims:
         self._settings = settings
         self.store = store
         self.queue: Queue = store.queue(settings.queue)
-        self._open: dict[int, list[StoredJob] | None] = {}  # by number; None once its jobs were handed out
-        self._run = ""
+        self._open: dict[int, dict[str, list[StoredJob]]] = {}  # by number: the jobs of each key
+        self._steps = Steps(settings.batch_bytes)
         self._owner: Job | None = None
         self._lost_owner = False
         self._has_looked = False
         self._heart = Heart(settings, self._keep_leases, settings.lease_s / 3)
         self._lock = threading.Lock()
 
-    def key(self, offset: Offset) -> str:
-        """The claim's key in the store."""
-        return f"spark:{offset['run']}:{offset['seq']}"
+    @staticmethod
+    def _key(offset: Offset, step: int) -> str:
+        """The key of a claim in the store."""
+        return f"spark:{offset['run']}:{offset['seq']}" + (f":{step}" if step else "")
+
+    def _keys(self, offset: Offset) -> list[str]:
+        """Those of a batch."""
+        return [self._key(offset, step) for step in range(offset.get(STEPS, 1))]
 
     def check_owner(self, offset: Offset) -> None:
         """With a fixed owner: be the only one, and stop if another query has taken the name over."""
-        self._run = offset["run"]
         if self._settings.owner is None:
             return
         if self._lost_owner:
@@ -198,7 +217,8 @@ class _Claims:
     def finish(self, offset: Offset) -> None:
         """Spark has logged this batch as done."""
         if offset["seq"]:
-            through_outages(lambda: self.queue.ack_claim(self.key(offset)))
+            for key in self._keys(offset):
+                through_outages(partial(self.queue.ack_claim, key))
         with self._lock:
             for seq in [seq for seq in self._open if seq <= offset["seq"]]:
                 del self._open[seq]
@@ -208,55 +228,77 @@ class _Claims:
         if self._has_looked:
             return False
         self._has_looked = True
-        jobs = through_outages(lambda: self._claim(offset, 0))
-        if jobs:
-            self._hold(offset, jobs)
-        return bool(jobs)
+        found: dict[str, list[StoredJob]] = {}
+        while jobs := self._claim(self._key(offset, len(found)), 0):
+            found[self._key(offset, len(found))] = jobs
+        if found:
+            self._hold(offset, found)
+        return bool(found)
 
     def begin(self, offset: Offset, count: int, wait_s: float) -> list[StoredJob]:
         """Claim jobs for the next batch."""
+        self._steps.begin()
+        wanted = self._steps.next(count)
+        jobs = self._wait_for(self._key(offset, 0), wanted, wait_s)
+        found: dict[str, list[StoredJob]] = {}
+        while jobs:
+            found[self._key(offset, len(found))] = jobs
+            count -= len(jobs)
+            self._steps.took(jobs)
+            is_all = len(jobs) < wanted
+            wanted = 0 if is_all else self._steps.next(max(0, count))
+            jobs = self._claim(self._key(offset, len(found)), wanted) if wanted else []
+        if wanted:  # the last key was given nothing, or only jobs that had no tries left
+            through_outages(lambda: self.queue.nack_claim(self._key(offset, len(found))))
+        if found:
+            self._hold(offset, found)
+        return [job for some in found.values() for job in some]
+
+    def _wait_for(self, key: str, count: int, wait_s: float) -> list[StoredJob]:
+        """The first jobs of a batch, as soon as there are some."""
         until = time.monotonic() + wait_s
         looked = 0
         while True:
-            jobs = through_outages(lambda: self._claim(offset, count))
+            jobs = self._claim(key, count)
             waiting = through_outages(self.queue.size) if count and not jobs else 0
             if waiting and waiting != looked:
                 # The key is an old one, or it was given only jobs that had no tries left: it would give none for ever.
                 looked = waiting
-                through_outages(lambda: self.queue.nack_claim(self.key(offset)))
+                through_outages(lambda: self.queue.nack_claim(key))
                 continue
             if jobs or time.monotonic() >= until:
-                break
+                return jobs
             time.sleep(LOOK_PAUSE_S)
-        if jobs:
-            self._hold(offset, jobs)
-        return jobs
 
-    def _claim(self, offset: Offset, count: int) -> list[StoredJob]:
-        return [job.stored for job in self.queue.claim(self.key(offset), count, lease=self._settings.lease_s)]
+    def _claim(self, key: str, count: int) -> list[StoredJob]:
+        jobs = through_outages(lambda: self.queue.claim(key, count, lease=self._settings.lease_s))
+        return [job.stored for job in jobs]
 
-    def jobs_of(self, offset: Offset) -> list[StoredJob]:
-        """The jobs of a claim: from memory, or, after a restart, from the store."""
+    def jobs_of(self, offset: Offset) -> dict[str, list[StoredJob]]:
+        """The jobs of a batch by their claims: from memory, or, after a restart, from the store."""
         self.check_owner(offset)
         with self._lock:
-            jobs = self._open.get(offset["seq"])
-        if jobs is None:
-            jobs = through_outages(lambda: self._claim(offset, 0))  # no others in the place of those that are gone
-            self._hold(offset, jobs)
-        return jobs
+            held = self._open.get(offset["seq"])
+        if held is None:
+            # Asking for 0: no others in the place of those that are gone.
+            held = {key: self._claim(key, 0) for key in self._keys(offset)}
+            self._hold(offset, held)
+        return held
 
-    def _hold(self, offset: Offset, jobs: list[StoredJob]) -> None:
+    def _hold(self, offset: Offset, held: dict[str, list[StoredJob]]) -> None:
+        if len(held) > 1:
+            offset[STEPS] = len(held)
         with self._lock:
-            self._open[offset["seq"]] = jobs
+            self._open[offset["seq"]] = held
         self._heart.start()
 
     def _keep_leases(self, store: Store) -> None:
         """Make leases longer."""
         queue = store.queue(self._settings.queue)
         with self._lock:
-            numbers = list(self._open)
-        for number in numbers:
-            queue.extend_claim(self.key({"run": self._run, "seq": number}), self._settings.lease_s)
+            keys = [key for held in self._open.values() for key in held]
+        for key in keys:
+            queue.extend_claim(key, self._settings.lease_s)
         if self._owner is not None:
             try:
                 store.queue(self._owner.queue.name).extend(self._owner, self._settings.lease_s)

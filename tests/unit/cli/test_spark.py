@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -60,6 +61,49 @@ def test_of_an_error_of_spark_the_first_line_is_said(session: Session) -> None:
         raise SparkError("[STREAM_FAILED] the store is gone\n  at java\n  at more java")
     assert str(caught.value) == "Spark failed: [STREAM_FAILED] the store is gone (--spark-log shows the rest)"
     assert session.stopped
+
+
+TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed to plan: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    read()
+    ^^^^^^
+{} SQLSTATE: 38000
+\tat org.apache.spark.Streaming.run(Streaming.scala:1)
+Caused by: java.io.IOException: broken pipe
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "said"),
+    [
+        ("penstock.errors.BadPayload: the column x is odd", CallerError, "the column x is odd"),
+        ("penstock.errors.StoreError: disk full", OperatorError, "Spark failed: disk full"),
+        ("ValueError: no number", OperatorError, "Spark failed: ValueError: no number (--spark-log shows the rest)"),
+    ],
+)
+def test_of_a_traceback_the_sentence_at_its_end_is_said(
+    session: Session, last: str, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind) as caught, running(loud=False):
+        raise SparkError(TRACE.format(last))
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["drain", "sqlite:///{}/jobs.db", "jobs", "--to", "parquet:{}/out", "--lease", "0"], "the option lease"),
+        (["drain", "memory:", "jobs", "--to", "parquet:{}/out"], "lives in one process"),
+        (["fill", "memory:jobs", "jobs", "--from", "parquet:{}"], "lives in one process"),
+    ],
+)
+def test_options_that_can_not_be_are_refused_before_spark_starts(
+    words: list[str], complaint: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
+    with pytest.raises(CallerError, match=complaint):
+        spark.run([word.format(tmp_path) for word in words])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_with_its_log_an_error_of_spark_comes_whole(session: Session) -> None:
