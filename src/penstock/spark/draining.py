@@ -133,9 +133,10 @@ def start_drain(
 def _has_it(batch: DataFrame, folder: str) -> bool:
     """Whether a folder is to be left as it is: the batch is in it already, or it has nothing to put in its place."""
     spark = batch.sparkSession
-    if not _is_there(spark, folder):
+    here = local_path(folder)  # asking Spark takes longer, and this is done for each batch
+    if not (_is_there(spark, folder) if here is None else here.exists()):
         return False
-    if not _is_there(spark, f"{folder}/{FINISHED}"):
+    if not (_is_there(spark, f"{folder}/{FINISHED}") if here is None else (here / FINISHED).exists()):
         return bool(batch.isEmpty())
     known = spark.read.schema("id string").parquet(folder)
     if not batch.join(known, "id", "left_anti").isEmpty():

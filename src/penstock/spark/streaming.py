@@ -108,19 +108,21 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = self._holder(end).jobs_of(end)
         jobs = [job for some in held.values() for job in some]
         claims = [key for key, some in held.items() for _ in some]
-        self._check_size(jobs)
+        sizes = list(map(bytes_of, jobs))
+        self._check_sizes(jobs, sizes)
         schema = arrow_schema(self._columns)
         return [
             InputPartition(_packed(to_batch(jobs[piece], schema, self._settings.queue, claims[piece])))
-            for piece in cuts(jobs, self._settings.partition_jobs)
+            for piece in cuts(sizes, self._settings.partition_jobs)
         ]
 
-    def _check_size(self, jobs: list[StoredJob]) -> None:
+    def _check_sizes(self, jobs: list[StoredJob], sizes: list[int]) -> None:
         """Java would run out of memory, and not say on which job."""
-        largest = max(jobs, key=bytes_of, default=None)
-        if largest is not None and bytes_of(largest) > self._settings.batch_bytes:
+        largest = max(sizes, default=0)
+        if largest > self._settings.batch_bytes:
+            job = jobs[sizes.index(largest)]
             raise CallerError(
-                f"the job {largest.id} of {self._settings.queue} has {bytes_of(largest)} bytes, more than the "
+                f"the job {job.id} of {self._settings.queue} has {largest} bytes, more than the "
                 f"{self._settings.batch_bytes} of a whole batch: give the option batchMegabytes more, and Spark's "
                 "driver ten times as much memory, or let a worker take the job"
             )
