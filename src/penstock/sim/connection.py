@@ -240,6 +240,7 @@ class Operator:
         self._reply = None
         connection = Connection(self, machine, self.world.next_number())
         self.world.asks(connection, [words])
+        machine.operated_us = self.world.timeline.now_us
         machine.request(connection, [words])
         if self._reply is None:
             machine.end_turn()

@@ -58,6 +58,7 @@ class Machine:
         self.disk = SimDisk()
         self.nodes_conf = ""
         self.life = 0  # which process this is: those of before are gone
+        self.operated_us = -1  # when it was last given a command by an operator
         self.is_up = False  # a process runs, perhaps a stopped one
         self.is_stopped = False
         self.has_power = True

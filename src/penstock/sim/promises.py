@@ -183,7 +183,8 @@ class Promises:
             if record is not None and record.state == ACKED:
                 strength = WEAK
             elif job.id not in node.finished:
-                if job.terms.retry_s and not node.cluster.leaving and node.cluster.size > 1:
+                was_staying = not node.cluster.leaving and machine.operated_us != self._world.timeline.now_us
+                if job.terms.retry_s and was_staying and node.cluster.size > 1:
                     self._world.fail("P3", f"n{machine.index} was told of an ack, and doesn't pass it on: {job}")
                 return  # a leaving node, or a job that is delivered once: nobody keeps it
         job.acks.append(Ack(self._world.timeline.now_us, machine.index, machine.life, strength))

@@ -101,7 +101,8 @@ def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
     if not job.rules.retry_s or job.state == ACKED:
         return
     if job.state == WAIT_REPL:
-        job.requeue_at = node.after_retry(wait_ms)  # somebody else was faster: it begins with that (place_new)
+        # Somebody else was faster: it begins with that (place_new). What several say of it may come in any order.
+        job.requeue_at = max(node.after_retry(wait_ms), job.requeue_at)
         return
     if job.state == QUEUED and give_way:
         job.state = ACTIVE
