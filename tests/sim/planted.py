@@ -230,7 +230,7 @@ MUTANTS = (
         "core/outbox.py",
         "    bus.REPLJOB,\n    bus.ENQUEUE,\n",
         "    bus.REPLJOB,\n    bus.YOURJOBS,\n    bus.ENQUEUE,\n",
-        3,
+        20,
         "P6",
     ),
     Mutant(
