@@ -38,7 +38,7 @@ MUTANTS = (
         "core/acks.py",
         "            node.journal.changed(job)\n",
         "            pass\n",
-        3,
+        21,
         "P3",
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
         "recovery.py",
         "last_start[1] == self.disk.boot_id()",
         "last_start[1][:5] == self.disk.boot_id()[:5]",
-        111,
+        48,
         "P5",
     ),
     Mutant(

@@ -195,6 +195,7 @@ def lease(node: Node, job: Job, lease_ms: int) -> None:
     One that is delivered at most once isn't queued again: then nothing happens but that its lease is over.
     """
     job.requeue_at = node.now_ms + lease_ms
+    job.flags |= OUT  # which went when the last one was about to end
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, lease_ms)

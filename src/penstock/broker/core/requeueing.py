@@ -26,6 +26,7 @@ from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.outbox import tell_holders
 from penstock.broker.core.replication import join_holders
+from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
 RANDOM_AT: Final = 11  # where an id's random part begins
@@ -84,8 +85,17 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             job.nacks = (job.nacks + 1) & COUNTER_MASK
         elif flags & bus.INCR_DELIVERIES:
             job.deliveries = (job.deliveries + 1) & COUNTER_MASK
+        if job.token and job.state == ACTIVE and not job.flags & OUT:
+            _lose_lease(node, job)
         give_way = job.state != QUEUED or gives_way(job_id, node.cluster.my_id, peer.id)
         _put_off(node, job, job.rules.retry_ms, give_way)
+
+
+def _lose_lease(node: Node, job: Job) -> None:
+    """Make a token stale whose time was over (the mark `OUT` goes before that): another node has queued the job."""
+    end_lease(node, job)
+    if node.journal is not None:
+        node.journal.changed(job)
 
 
 def heard_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:

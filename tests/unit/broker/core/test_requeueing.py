@@ -19,3 +19,36 @@ def test_a_job_that_waits_for_copies_is_put_off_by_the_longest_time_that_anybody
     heard_working(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 8000)])
     heard_queued(node, node.cluster.peers[b"c" * 40], 0, None, [(job.id, 0)])
     assert job.requeue_at >= node.now_ms + 8000
+
+
+def claimed(stage: Stage) -> object:
+    """Lease the jobs under a key on A, if there are any, and give the reply."""
+    stage.do("A CLAIM key COUNT 1 LEASE 2000 FROM q")
+    return stage.told()[-1]
+
+
+def test_a_lease_that_is_over_ends_when_another_node_has_queued_the_job() -> None:
+    stage = Stage()
+    stage.do("nodes A B")
+    stage.do("A ADDJOB q body 0 REPLICATE 2 RETRY 60")
+    stage.do("wait 0.01")
+    assert "body" in str(claimed(stage))
+    stage.do("wait 1.6")
+    node = stage.desks["A"].broker.node
+    (job,) = node.jobs
+    heard_queued(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 0)])
+    assert claimed(stage) == "A> []"
+
+
+def test_a_lease_that_runs_stays_whoever_has_queued_the_job() -> None:
+    stage = Stage()
+    stage.do("nodes A B")
+    stage.do("A ADDJOB q body 0 REPLICATE 2 RETRY 60")
+    stage.do("wait 0.01")
+    assert "body" in str(claimed(stage))
+    stage.do("wait 1.6")
+    assert "body" in str(claimed(stage))  # begun anew
+    node = stage.desks["A"].broker.node
+    (job,) = node.jobs
+    heard_queued(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 0)])
+    assert "body" in str(claimed(stage))
