@@ -177,6 +177,7 @@ def _ping_one(node: Node) -> None:
 def _ping(node: Node, peer: Peer) -> None:
     if peer.flags & UNHEARD and node.now_ms - peer.created_ms > node.node_timeout_ms:
         peer.flags |= MEET
+        peer.created_ms = node.now_ms  # once in a node timeout: it may know us, and have no way to say so
     kind = bus.MEET if peer.flags & MEET else bus.PING
     peer.flags &= ~MEET
     if not peer.ping_sent:
