@@ -112,11 +112,8 @@ class Connection:
             client.out.append(error(f"ERR {self._reader.error}"))
             client.closing = True
             broker.touch(client)
-        elif self._reader.pending_bytes > self._request_bytes_max(client):
-            size = self._request_bytes_max(client)
-            log.warning("closing client %s: its request is larger than %d bytes", client.address, size)
-            client.closing = True
-            self.close(now=True)
+        elif self._reader.pending_bytes > STRANGER_BYTES_MAX:
+            self._check_size(client)
         if client.backlog:
             self._ahead_bytes += len(data)
             if self._ahead_bytes > AHEAD_BYTES_MAX:
@@ -124,9 +121,14 @@ class Connection:
         else:
             self._ahead_bytes = 0
 
-    def _request_bytes_max(self, client: Client) -> int:
+    def _check_size(self, client: Client) -> None:
+        """Close a client whose request is larger than we hold for it."""
         known = client.authenticated or not self._broker.config.requirepass
-        return REQUEST_BYTES_MAX if known else STRANGER_BYTES_MAX
+        size = REQUEST_BYTES_MAX if known else STRANGER_BYTES_MAX
+        if self._reader.pending_bytes > size:
+            log.warning("closing client %s: its request is larger than %d bytes", client.address, size)
+            client.closing = True
+            self.close(now=True)
 
     def lost(self) -> None:
         """Forget the client."""

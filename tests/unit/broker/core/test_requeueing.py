@@ -21,34 +21,38 @@ def test_a_job_that_waits_for_copies_is_put_off_by_the_longest_time_that_anybody
     assert job.requeue_at >= node.now_ms + 8000
 
 
-def claimed(stage: Stage) -> object:
-    """Lease the jobs under a key on A, if there are any, and give the reply."""
+def claimed(stage: Stage) -> str:
+    """Lease the job under a key on A, if it can be had, and give the reply."""
     stage.do("A CLAIM key COUNT 1 LEASE 2000 FROM q")
     return stage.told()[-1]
 
 
-def test_a_lease_that_is_over_ends_when_another_node_has_queued_the_job() -> None:
+def nearly_over() -> Stage:
+    """Two nodes that hold a job, and a claim of it on A that ends in 0.4 s."""
     stage = Stage()
     stage.do("nodes A B")
     stage.do("A ADDJOB q body 0 REPLICATE 2 RETRY 60")
     stage.do("wait 0.01")
-    assert "body" in str(claimed(stage))
+    assert "body" in claimed(stage)
     stage.do("wait 1.6")
+    return stage
+
+
+def queued_by_b(stage: Stage) -> None:
+    """Let A hear that B has queued its job."""
     node = stage.desks["A"].broker.node
     (job,) = node.jobs
     heard_queued(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 0)])
+
+
+def test_a_lease_that_is_over_ends_when_another_node_has_queued_the_job() -> None:
+    stage = nearly_over()
+    queued_by_b(stage)
     assert claimed(stage) == "A> []"
 
 
 def test_a_lease_that_runs_stays_whoever_has_queued_the_job() -> None:
-    stage = Stage()
-    stage.do("nodes A B")
-    stage.do("A ADDJOB q body 0 REPLICATE 2 RETRY 60")
-    stage.do("wait 0.01")
-    assert "body" in str(claimed(stage))
-    stage.do("wait 1.6")
-    assert "body" in str(claimed(stage))  # begun anew
-    node = stage.desks["A"].broker.node
-    (job,) = node.jobs
-    heard_queued(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 0)])
-    assert "body" in str(claimed(stage))
+    stage = nearly_over()
+    assert "body" in claimed(stage)  # begun anew
+    queued_by_b(stage)
+    assert "body" in claimed(stage)
