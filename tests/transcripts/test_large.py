@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.transcripts.stage import Stage
+from tests.transcripts.stage import Port, Stage
 
 
 @pytest.mark.parametrize(("size", "again_s"), [(1000, 1), (3_000_000, 1.3)])
@@ -18,3 +18,15 @@ def test_a_copy_is_sent_again_when_it_could_have_been_there(size: int, again_s: 
     assert stage.told() == []
     stage.do("wait 0.2")
     assert stage.told() == ["A -> B  REPLJOB J1(held by AB)"]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_link_on_which_something_large_moves_is_kept(monkeypatch: pytest.MonkeyPatch, moves: bool) -> None:
+    monkeypatch.setattr(Port, "moves", lambda self, peer: moves)
+    stage = Stage()
+    stage.do("nodes A B")
+    peer = stage.desks["A"].broker.node.cluster.peers[b"b" * 40]
+    linked_ms = peer.linked_ms
+    stage.do("stop B")
+    stage.do("wait 6")
+    assert (peer.linked_ms == linked_ms) == moves
