@@ -5,6 +5,8 @@ import sys
 from penstock.fsq import *  # noqa: F403 - that is what this module is for
 from penstock.fsq import __all__ as __all__
 from penstock.fsq import constants, path, remote
+from penstock.fsq import errors as exceptions
 
-# So that `from fsq.path import base` finds them too.
-sys.modules.update({f"{__name__}.{module.__name__.rpartition('.')[2]}": module for module in (constants, path, remote)})
+# So that `import fsq.exceptions` and `from fsq.path import base` work, too.
+_MODULES = {"constants": constants, "exceptions": exceptions, "path": path, "remote": remote}
+sys.modules.update({f"{__name__}.{name}": module for name, module in _MODULES.items()})

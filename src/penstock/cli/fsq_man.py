@@ -3,6 +3,7 @@
 import textwrap
 
 from penstock.cli.fsq_table import COMMANDS, LAUNCHER, Command, Flag
+from penstock.fsq.constants import SETTINGS
 
 WIDTH = 100
 EXIT_CODES = (
@@ -50,10 +51,89 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH)
 
 
+# The standard, section by section, for fsq(7). A tuple is a term and its text.
+STANDARD: dict[str, list[str | tuple[str, str]]] = {
+    "DESCRIPTION": [
+        "FSQ is a standard for queues in a file system. A queue is a directory, an item of work is a file in it, and no"
+        " server runs in between: programs in any language that follow this page can work on the same queues at the"
+        " same time. Every change is one atomic operation of a POSIX file system: link, rename or unlink.",
+    ],
+    "DIRECTORIES": [
+        "All queues are directories below FSQ_ROOT. A queue's name is any text without / and NUL that is not empty, . or"
+        " .. . A queue has these entries; the first four must be on one file system:",
+        ("tmp/", "Items that are being written. It is never scanned."),
+        ("queue/", "Items that wait, and items that are being worked on."),
+        ("done/", "Items that succeeded. Nothing removes them by itself; see fsq-purge(1)."),
+        ("fail/", "Items that failed for good. See fsq-redrive(1)."),
+        ("down", "While this file exists, nothing is scanned."),
+        ("trigger-s", "A FIFO: a byte written to it wakes programs that wait for the queue."),
+        ("hosts/", "One queue for each host, with the entries above."),
+        ("hosts-trigger-s", "The FIFO that wakes programs that wait for the host queues."),
+    ],
+    "NAMES": [
+        "An item's name has a delimiter in front of each field: time, entropy, process id, host name, tries, and then"
+        " one field for each argument. For example _20261115184212_0_18383_web1_0_a%5fb_x%2fy is an item with the"
+        " arguments a_b and x/y.",
+        "The first character of the name is its delimiter. The time is local time in the format of FSQ_TIMEFMT. Entropy"
+        " counts the items that one process makes within one tick of that time. Tries is the number of attempts so far."
+        " The delimiter, the escape character and / are written as the escape character and two lower-case hexadecimal"
+        " digits; everything else stands as it is, in UTF-8. NUL is refused, and so are names longer than the file"
+        " system allows, 255 bytes on most.",
+    ],
+    "WORK": [
+        ("enqueue", "Write and sync the item in tmp, link it into queue, sync queue. It appears at once and complete."),
+        (
+            "scan",
+            "List queue, oldest first by time and entropy. Open an item, take an exclusive flock(2) on it, and check"
+            " that the name still leads to the same file. Items that are locked or gone are skipped.",
+        ),
+        (
+            "complete",
+            "Rename the item to done or fail while the lock is held, and sync both directories, the target first.",
+        ),
+        (
+            "retry",
+            "Rename the item within queue, with tries increased by one. An item that had FSQ_MAX_TRIES attempts, is"
+            " older than FSQ_TTL or has a name that can't be read goes to fail.",
+        ),
+    ],
+    "EXIT CODES OF WORKERS": [
+        "A program that is started for an item ends with FSQ_SUCCESS (0): done; FSQ_FAIL_TMP (111): try again;"
+        " FSQ_FAIL_PERM (100): failed for good.",
+    ],
+}
+
+
 def man_pages() -> dict[str, str]:
-    """Give every man page by its file name."""
-    pages = {f"fsq-{name}.1": _page(f"fsq-{name}", f"fsq {name}", command) for name, command in COMMANDS.items()}
-    return {"fsq.1": _page("fsq", "fsq", None), **pages}
+    """Return every man page by its path below the directory of man pages."""
+    pages = {f"man1/fsq-{name}.1": _page(f"fsq-{name}", f"fsq {name}", row) for name, row in COMMANDS.items()}
+    return {"man1/fsq.1": _page("fsq", "fsq", None), **pages, "man7/fsq.7": _standard_page()}
+
+
+def _standard_page() -> str:
+    lines = [
+        '.\\" Written by scripts/man from src/penstock/cli/fsq_man.py: change that, then run `make docs`.',
+        '.TH FSQ 7 "" Penstock "Directories as queues"',
+        ".SH NAME",
+        "fsq \\- the standard for queues that are directories",
+    ]
+    for title, texts in STANDARD.items():
+        lines.append(f".SH {title}")
+        for text in texts:
+            if isinstance(text, str):
+                lines += [".PP", _roff(text)]
+            else:
+                lines += [".TP", f".B {_roff(text[0])}", _roff(text[1])]
+    return "\n".join([*lines, *_environment(), ".SH SEE ALSO", "\\fBfsq\\fR(1)"]) + "\n"
+
+
+def _environment() -> list[str]:
+    """Return the section ENVIRONMENT: every setting, its default and its meaning."""
+    lines = [".SH ENVIRONMENT", "Settings are read when a program starts. Programs that share a queue need the same."]
+    for name, row in SETTINGS.items():
+        default = "not set" if row.default is None else f"{row.default:05o}" if name.endswith("_MODE") else row.default
+        lines += [".TP", f".B {name}", _roff(f"{row.meaning[0].upper()}{row.meaning[1:]}. Default: {default}.")]
+    return lines
 
 
 def _page(title: str, program: str, command: Command | None) -> str:
@@ -78,8 +158,10 @@ def _page(title: str, program: str, command: Command | None) -> str:
     for flag in LAUNCHER if command is None else command.flags:
         lines += [".TP", f".B {_roff(flag.names)}", _roff(flag.text)]
     lines += [".SH EXIT STATUS", _roff(EXIT_CODES)]
+    lines += _environment() if command is None else []
     others = [f"fsq-{name}" for name in COMMANDS] if command is None else ["fsq"]
-    lines += [".SH SEE ALSO", ", ".join(f"\\fB{_roff(name)}\\fR(1)" for name in others)]
+    pages = [*(f"\\fB{_roff(name)}\\fR(1)" for name in others), "\\fBfsq\\fR(7)"]
+    lines += [".SH SEE ALSO", ", ".join(pages)]
     return "\n".join(lines) + "\n"
 
 
