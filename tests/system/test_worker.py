@@ -263,6 +263,26 @@ def test_several_processes_share_the_work_and_one_that_dies_is_replaced(
     assert total(worker) == 0
 
 
+def test_a_password_is_not_in_the_words_of_the_processes(
+    redis_server: RedisServer, work: Callable[[str], WorkerProcess]
+) -> None:
+    # The server has no password for this user, and takes any.
+    url = f"redis+oq://default:SECRET@{redis_server.host}:{redis_server.port}/0?poll=0.5"
+    worker = work(url)
+    push(worker, *range(2))
+    worker.start("hold", "--processes", "2", "--concurrency", "1")
+    pids = {note.pid for note in worker.wait_for("began", 2)}
+    assert len(pids) == 2
+    for pid in pids:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"penstock" in words
+        assert b"SECRET" not in words
+    worker.let_go()
+    worker.wait_for("done", 2)
+    assert worker.stop() == 0
+    assert "SECRET" not in worker.log.read_text()
+
+
 def test_processes_stop_together_and_give_back_what_they_had(
     redis_url: str, work: Callable[[str], WorkerProcess]
 ) -> None:

@@ -17,6 +17,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli import cluster_help
+from penstock.cli.application import application
+from penstock.cli.application import run as run_application
 from penstock.cli.cluster_access import access
 from penstock.cli.cluster_local import DEFAULT_DIRECTORY
 from penstock.cli.cluster_voice import Voice
@@ -24,12 +26,7 @@ from penstock.client.addresses import parse_address
 
 DEFAULT_ADDRESS = "127.0.0.1"
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,  # it would take longer to load than everything else
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
+app = application()
 
 Password = Annotated[
     str | None,
@@ -69,11 +66,7 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(cluster_help.USAGE, end="")
         return 0
-    try:
-        app(args=argv, prog_name="penstock cluster")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    return 0
+    return run_application(app, argv, "penstock cluster")
 
 
 @app.command(help=cluster_help.CREATE)

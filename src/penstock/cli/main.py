@@ -8,10 +8,11 @@ Typer shows the list of groups and answers words that name none.
 Exit codes: 0 done, 1 it failed, 2 the command line was wrong, 130 interrupted. Of `server`, 1 whatever is wrong.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from penstock.cli import output
 from penstock.errors import CallerError, LeaseLost, PenstockError
@@ -42,30 +43,50 @@ GROUPS: dict[str, Group] = {
     "cluster": Group("penstock.cli.cluster", "Try a cluster, look at one, add, drain and remove nodes."),
     "fsq": Group("penstock.cli.fsq", "Directories as queues: install, enqueue, scan and more."),
     "push": Group(_QUEUES, "Add jobs to a queue of any store.", ("push",)),
-    "pop": Group(_QUEUES, "Take jobs, and print their bodies.", ("pop",)),
-    "reserve": Group(_QUEUES, "Lease jobs, and print them with their tokens.", ("reserve",)),
-    "ack": Group(_QUEUES, "End a job that was reserved.", ("ack",)),
-    "nack": Group(_QUEUES, "Give a job back that was reserved.", ("nack",)),
-    "peek": Group(_QUEUES, "Look at jobs without touching them.", ("peek",)),
+    "pop": Group(_QUEUES, "Take jobs and print their bodies.", ("pop",)),
+    "reserve": Group(_QUEUES, "Reserve jobs and print them with their tokens.", ("reserve",)),
+    "ack": Group(_QUEUES, "Acknowledge a reserved job.", ("ack",)),
+    "nack": Group(_QUEUES, "Return a reserved job to its queue.", ("nack",)),
+    "peek": Group(_QUEUES, "Show jobs without taking them.", ("peek",)),
     "queues": Group(_QUEUES, "List the queues of a store.", ("queues",)),
     "stats": Group(_QUEUES, "Show the counters of a queue.", ("stats",)),
     "size": Group(_QUEUES, "Print how many jobs are ready.", ("size",)),
-    "pause": Group(_QUEUES, "Hand out no more jobs of a queue.", ("pause",)),
-    "resume": Group(_QUEUES, "Hand out jobs again.", ("resume",)),
-    "redrive": Group(_QUEUES, "Send dead letters back.", ("redrive",)),
+    "pause": Group(_QUEUES, "Pause delivery of a queue's jobs.", ("pause",)),
+    "resume": Group(_QUEUES, "Resume delivery.", ("resume",)),
+    "redrive": Group(_QUEUES, "Send dead letters back to their queues.", ("redrive",)),
     "purge": Group(_QUEUES, "Remove all waiting jobs of a queue.", ("purge",)),
-    "copy": Group(_QUEUES, "Move a queue's jobs to another store.", ("copy",)),
+    "move": Group(_QUEUES, "Move a queue's jobs to another store.", ("move",)),
     "spark": Group("penstock.cli.spark", "Drain a queue into Parquet with Spark, and fill one from it."),
-    "worker": Group("penstock.cli.worker", "Run a function of yours for the jobs of queues."),
+    "worker": Group("penstock.cli.worker", "Run a function for each job of one or more queues."),
     "version": Group("penstock.cli.version", "Print the version."),
 }
+
+
+RENAMED = {"copy": "move"}  # commands under the names that they had before
+COMPLETE_VARIABLE = "_PENSTOCK_COMPLETE"  # set by the script of --install-completion, which asks for the next word
+
+EPILOG = """\
+\b
+Add a job to a queue in a file, and run a function for it:
+  penstock push sqlite:///jobs.db mail --json '{"to": "ann"}'
+  penstock worker sqlite:///jobs.db mail shop:send
+\b
+Start a broker, and use it:
+  penstock server --dir data
+  penstock push disque://localhost:7711 mail hello
+\b
+Look at queues, and at jobs that failed:
+  penstock queues sqlite:///jobs.db
+  penstock peek sqlite:///jobs.db __deadletter__
+  penstock redrive sqlite:///jobs.db
+"""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """The entry point of `penstock`. Never returns, never shows a traceback for a user's mistake."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = _dispatch(words)
+        code = _complete() if COMPLETE_VARIABLE in os.environ else _dispatch(words)
         sys.stdout.flush()
     except PenstockError as error:
         # A lost lease is no mistake in the command line: it comes with time.
@@ -86,9 +107,10 @@ def _dispatch(words: list[str]) -> int:
         return load(group)([*group.words, *words[1:]])
     if words[:1] in (["--version"], ["-v"]):
         return load(GROUPS["version"])([])
-    app = _help_app()
+    if words and words[0] in RENAMED:
+        raise CallerError(f"`penstock {words[0]}` is now `penstock {RENAMED[words[0]]}`")
     try:
-        app(args=words or ["--help"], prog_name="penstock")
+        _help_app()(args=words or ["--help"], prog_name="penstock")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     return 0
@@ -101,19 +123,48 @@ def load(group: Group) -> Callable[[list[str]], int]:
 
 
 def _help_app() -> "typer.Typer":
-    """A typer application that knows the groups by name, for --help and for words that name none."""
+    """Return a typer application that knows the groups by name, for --help and for words that name none."""
     import typer
 
     # Without rich, whose import alone would take half of the time that --help may take.
     app = typer.Typer(
-        add_completion=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        help="Penstock: a replicated job queue. `penstock COMMAND --help` explains a command.",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        help="Penstock: job queues in any store, and a replicated broker. `penstock COMMAND --help` explains one.",
+        epilog=EPILOG,
     )
+
+    @app.callback()
+    def options(version: bool = typer.Option(False, "-v", "--version", help="Print the version.")) -> None: ...
+
     for name, group in GROUPS.items():
         app.command(name, help=group.summary)(lambda: None)
     return app
+
+
+def _complete() -> int:
+    """Print the words that can come next: commands, or the options of the command that was typed."""
+    app = _help_app()
+    typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
+    name = typed[1] if len(typed) > 1 else ""
+    own = getattr(import_module(GROUPS[name].module), "app", None) if name in GROUPS else None
+    if own is not None:
+        app.registered_commands = [row for row in app.registered_commands if row.name != name]
+        commands = [row for row in own.registered_commands if len(own.registered_commands) == 1 or _is(row, name)]
+        if commands:
+            commands[0].name = name
+            app.registered_commands += commands[:1]
+        else:
+            app.add_typer(own, name=name)
+    try:
+        app(args=[], prog_name="penstock")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else EXIT_FAILED
+    return 0
+
+
+def _is(command: Any, name: str) -> bool:
+    return name in (command.name, command.callback.__name__.replace("_", "-"))
 
 
 def _complain(error: Exception | str, code: int) -> int:

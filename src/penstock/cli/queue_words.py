@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.queues.blocking import Job
 
 BODY_CHARACTERS_MAX = 60  # of a body in a table
+UNCUT = frozenset({"id", "token", "queue"})  # columns whose cells are arguments of other commands
+OTHERS_CHARACTERS_MIN = 12  # room for each of the other columns on a narrow terminal
 
 
 def job_facts(job: Job) -> dict[str, Any]:
@@ -58,10 +60,16 @@ def print_table(title: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*title, box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in title:
+        table.add_column(name, no_wrap=name in UNCUT)
     for row in texts:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    # A terminal that is too narrow breaks the lines itself: what is copied from it is still whole.
+    uncut = sum(max(len(row[at]) for row in [title, *texts]) + 1 for at, name in enumerate(title) if name in UNCUT)
+    console.width = max(console.width, uncut + OTHERS_CHARACTERS_MIN * sum(name not in UNCUT for name in title))
+    console.print(table, soft_wrap=False, crop=False)
 
 
 def _cell(value: Any) -> str:

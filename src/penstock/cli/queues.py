@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.application import URL_HELP, StoreCommand, application
+from penstock.cli.application import run as run_application
 from penstock.cli.progress import Counted
 from penstock.cli.queue_words import job_facts, print_body, print_json, print_table, short_body, when
 from penstock.errors import BadPayload, CallerError, LeaseLost, Unsupported
@@ -26,28 +28,15 @@ from penstock.queues.pushing import Push
 EXIT_NONE = 1  # no job came
 LINES_BATCH = 1000
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,  # it would take longer to load than everything else
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
+app = application()
 
-Url = Annotated[
-    str,
-    typer.Argument(
-        metavar="URL",
-        show_default=False,
-        help="The store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs, "
-        "disque://localhost:7711, and so on.",
-    ),
-]
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False, help=URL_HELP)]
 Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue.")]
 Json = Annotated[bool, typer.Option("--json", help="Lines of JSON, for programs.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", help="Wait so long for a job; exit code 1 if none comes.")
+    float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for a job; exit code 1 if none comes.")
 ]
-Count = Annotated[int, typer.Option("-n", "--count", min=1, help="At most so many jobs.")]
+Count = Annotated[int, typer.Option("-n", "--count", min=1, help="Maximum number of jobs.")]
 
 
 def _fields(pairs: list[str]) -> dict[str, Any]:
@@ -94,20 +83,24 @@ def _text_or_bytes(body: bytes) -> str | bytes:
         return body
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def push(
     url: Url,
     queue: Name,
     bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY", show_default=False, help="A job each.")] = None,
     is_json: Annotated[bool, typer.Option("--json", help="Bodies are JSON: a mistake in them is found here.")] = False,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a job.")] = False,
-    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Ready after so long.")] = 0,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Delay in seconds.")] = 0,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
     unique: Annotated[str | None, typer.Option(metavar="KEY", help="No second job under this key.")] = None,
     unique_for: Annotated[float, typer.Option(metavar="SECONDS", help="The key stays taken after the job's end.")] = 0,
-    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Dropped after so long.")] = None,
-    retry: Annotated[float | None, typer.Option(metavar="SECONDS", help="Delivered again after so long.")] = None,
-    replicate: Annotated[int | None, typer.Option(metavar="N", help="Copies on so many nodes.")] = None,
+    ttl: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time to live: the job is dropped after it.")
+    ] = None,
+    retry: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Redelivered if it isn't acknowledged within this time.")
+    ] = None,
+    replicate: Annotated[int | None, typer.Option(metavar="N", help="Number of nodes that hold a copy.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't print the ids.")] = False,
 ) -> None:
     """Add jobs; prints their ids. Bodies are taken as they are, from the command line or from standard input."""
@@ -140,9 +133,9 @@ def _push_batch(queue: Queue, batch: list[Push], quiet: bool) -> None:
         print("\n".join(ids), flush=True)
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def pop(url: Url, queue: Name, count: Count = 1, timeout: Timeout = 0, is_json: Json = False) -> None:
-    """Take jobs and print their bodies. A job goes only once it was printed, where the store can reserve."""
+    """Take jobs and print their bodies. Where the store can reserve, a job is removed only after it was printed."""
     with connect(url) as store:
         place = store.queue(queue)
         can_reserve = Capability.RESERVE in store.capabilities
@@ -156,16 +149,16 @@ def pop(url: Url, queue: Name, count: Count = 1, timeout: Timeout = 0, is_json: 
         raise typer.Exit(EXIT_NONE)
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def reserve(
     url: Url,
     queue: Name,
     count: Count = 1,
     timeout: Timeout = 0,
-    lease: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep the jobs for so long.")] = None,
+    lease: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long the jobs stay reserved.")] = None,
     is_json: Json = False,
 ) -> None:
-    """Lease jobs and print them. End them with `penstock ack` or `penstock nack`, by id and token."""
+    """Reserve jobs and print them. End them with `penstock ack` or `penstock nack`, by id and token."""
     with connect(url) as store:
         jobs = store.queue(queue).reserve_many(count, timeout, lease=lease)
     if not jobs:
@@ -182,7 +175,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="Th
 Token = Annotated[str, typer.Argument(metavar="TOKEN", show_default=False, help="The lease's token.")]
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
     """End a job that was reserved."""
     with connect(url) as store:
@@ -190,7 +183,7 @@ def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
             raise LeaseLost(f"job {job} can't be acked: the lease is over, or another ended the job")
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def nack(
     url: Url,
     queue: Name,
@@ -204,7 +197,7 @@ def nack(
             raise LeaseLost(f"job {job} can't be given back: the lease is over, or another ended the job")
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def peek(
     url: Url,
     queue: Name,
@@ -212,7 +205,7 @@ def peek(
     state: Annotated[JobState | None, typer.Option(help="Only jobs of this state.", show_default=False)] = None,
     is_json: Json = False,
 ) -> None:
-    """Look at jobs without touching them."""
+    """Show jobs without taking them."""
     with connect(url) as store:
         jobs = store.queue(queue).peek(count, state=state)
     if is_json:
@@ -223,7 +216,7 @@ def peek(
     print_table(("id", "state", "tries", "ready", "body"), rows)
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def queues(url: Url, is_json: Json = False) -> None:
     """List the queues of a store, with their sizes."""
     with connect(url) as store:
@@ -238,7 +231,7 @@ def queues(url: Url, is_json: Json = False) -> None:
     )
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def stats(url: Url, queue: Name, is_json: Json = False) -> None:
     """Show the counters of a queue."""
     with connect(url) as store:
@@ -255,7 +248,7 @@ def stats(url: Url, queue: Name, is_json: Json = False) -> None:
         print_table(("counter", "count"), counters.items())
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def size(url: Url, queue: Name, is_json: Json = False) -> None:
     """Print how many jobs are ready; with --json all sizes."""
     with connect(url) as store:
@@ -266,28 +259,28 @@ def size(url: Url, queue: Name, is_json: Json = False) -> None:
         print(sizes.ready)
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def pause(url: Url, queue: Name) -> None:
-    """Hand out no more jobs, in no process, until `resume`."""
+    """Pause delivery of a queue's jobs to all processes, until `resume`."""
     with connect(url) as store:
         store.queue(queue).pause()
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def resume(url: Url, queue: Name) -> None:
-    """Hand out jobs again."""
+    """Resume delivery."""
     with connect(url) as store:
         store.queue(queue).resume()
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def redrive(
     url: Url,
     queue: Annotated[str, typer.Argument(metavar="[QUEUE]", help="The queue of dead letters.")] = DEAD_LETTER_QUEUE,
     to: Annotated[str | None, typer.Option(metavar="QUEUE", help="To this queue, not to where they came from.")] = None,
     came_from: Annotated[str | None, typer.Option("--from", metavar="QUEUE", help="Only those of this queue.")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose error contains this.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = None,
     is_json: Json = False,
 ) -> None:
     """Send dead letters back to the queues that they came from; prints how many went."""
@@ -305,7 +298,7 @@ def redrive(
     _print_count(moved.total, is_json, queue=queue)
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def purge(
     url: Url,
     queue: Name,
@@ -331,34 +324,30 @@ def _print_count(count: int, is_json: bool, **where: str) -> None:
         print(count)
 
 
-@app.command()
-def copy(
+@app.command(cls=StoreCommand)
+def move(
     url: Url,
     queue: Name,
-    to_url: Annotated[str, typer.Argument(metavar="URL", show_default=False, help="The other store.")],
-    to_queue: Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue there.")],
+    to_url: Annotated[str, typer.Argument(metavar="TO_URL", show_default=False, help="The other store.")],
+    to_queue: Annotated[str, typer.Argument(metavar="TO_QUEUE", show_default=False, help="The queue there.")],
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
     is_json: Json = False,
 ) -> None:
-    """Move the jobs of a queue to a queue of another store; prints how many went.
+    """Move the jobs of a queue to a queue of another store; prints how many were moved.
 
-    Cut off, it can be started again: it goes on where it was. Jobs in the hands of workers stay.
+    If it is interrupted, start it again: it goes on where it was. Jobs that are reserved stay.
     """
-    from penstock.queues.blocking.copying import copy as copy_jobs
+    from penstock.queues.blocking.copying import copy as move_jobs
 
     with connect(url) as source, connect(to_url) as target:
         if Capability.UNIQUE not in target.capabilities:
             print(f"penstock: {target.url} has no unique keys: cut off, a batch may arrive twice", file=sys.stderr)
         place = source.queue(queue)
         with Counted("moving jobs", place.sizes().total, quiet=quiet) as moved:
-            copy_jobs(place, target.queue(to_queue), moved)
+            move_jobs(place, target.queue(to_queue), moved)
     _print_count(moved.total, is_json, queue=queue, to=to_queue)
 
 
 def run(words: list[str]) -> int:
-    """One of the commands, with its words; the first is its name."""
-    try:
-        app(args=words, prog_name="penstock")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    return 0
+    """Run one of the commands with its words; the first is its name."""
+    return run_application(app, words, "penstock")

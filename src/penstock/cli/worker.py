@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.application import URL_VARIABLE, application, left_out_url
+from penstock.cli.application import run as run_application
 from penstock.cli.worker_help import EXAMPLE, USAGE
 from penstock.errors import CallerError, OperatorError
 
@@ -26,12 +28,7 @@ if TYPE_CHECKING:
     from penstock.worker import Worker
     from penstock.worker.channel import Post
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,  # it would take longer to load than everything else
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
+app = application()
 
 FORMS = ("text", "json")
 
@@ -41,11 +38,7 @@ def run(argv: list[str]) -> int:
     if not argv or "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return 0
-    try:
-        app(args=argv, prog_name="penstock worker", obj=argv)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    return 0
+    return run_application(app, argv, "penstock worker", obj=argv)
 
 
 @app.command()
@@ -67,8 +60,7 @@ def work(
     verbose: Annotated[bool, typer.Option("-v", "--verbose")] = False,
 ) -> None:
     """Run a function for the jobs of queues."""
-    if len(words) < 3:
-        raise CallerError(f"penstock worker needs a URL, a queue and a function: {EXAMPLE}")
+    url, *queues, handler = _checked_words([*left_out_url(words[0]), *words])
     if log not in FORMS:
         raise CallerError(f"--log {log}: there is {' and '.join(FORMS)}")
     from penstock.worker.channel import own_post
@@ -76,10 +68,9 @@ def work(
     post = own_post()
     _set_up_log(log, verbose, None if post is None else post.number)
     if processes and post is None:
-        raise typer.Exit(_supervise(context.obj, processes, stop_within, until_empty))
+        raise typer.Exit(_supervise(url, context.obj, processes, stop_within, until_empty))
     from penstock.worker.handlers import load
 
-    url, *queues, handler = words
     make = partial(
         _worker,
         queues=queues,
@@ -96,6 +87,12 @@ def work(
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         worker = runner.run(_serve(make, url, name, until_empty, post))
     raise typer.Exit(_exit_code(worker, is_child=post is not None))
+
+
+def _checked_words(words: list[str]) -> list[str]:
+    if len(words) < 3:
+        raise CallerError(f"penstock worker needs a URL, a queue and a function: {EXAMPLE}")
+    return words
 
 
 def _worker(store: Store, **options: Any) -> Worker:
@@ -147,10 +144,13 @@ def _exit_code(worker: Worker, is_child: bool) -> int:
     )
 
 
-def _supervise(argv: list[str], processes: int, stop_within: float, until_empty: bool) -> int:
+def _supervise(url: str, argv: list[str], processes: int, stop_within: float, until_empty: bool) -> int:
     from penstock.worker.supervisor import Supervisor
 
-    command = [sys.executable, "-m", "penstock", "worker", *argv]
+    # The URL may have a password, and every user can read the words of a process, but not its environment.
+    at = argv.index(url) if url in argv else len(argv)
+    os.environ[URL_VARIABLE] = url
+    command = [sys.executable, "-m", "penstock", "worker", *argv[:at], *argv[at + 1 :]]
     supervisor = Supervisor(command, processes, stop_within=stop_within, until_empty=until_empty)
     return asyncio.run(supervisor.run())
 

@@ -10,7 +10,8 @@ task if it is an `async def`, else in a thread. When it returns, the job is done
 later; after its last try it goes to the dead letters. Modules of the current directory are found.
 
   URL                    the store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs,
-                         disque://localhost:7711, and so on
+                         disque://localhost:7711, and so on. It can be left out where the variable PENSTOCK_URL is
+                         set; every user of the machine can read a password on the command line, but not in there
 
 How many:
   -c, --concurrency N    so many jobs at a time (default 10), in each process

@@ -4,10 +4,11 @@ Options may stand in the URL's query or be given as arguments, which go before i
 to the store's driver.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
@@ -108,21 +109,31 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 
 
 OPTIONS = tuple(_READERS)
+_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+PASSWORD_HINT = "In a user or a password, write / as %2F, @ as %40, : as %3A, ? as %3F, # as %23 and % as %25."
 
 
 def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[str, Any]]:
     """The address, the options that every store has, and those that only the driver knows."""
+    # What is wrong with a URL is said without a piece of it: in `redis://user:pass/word@host`, the port is `pass`.
     try:
         parts = urlsplit(url)
-        # A port that is no number is noticed only here. There may be several places: host:port,host:port.
+        # A port that isn't a number is noticed only here. There may be several places: host:port,host:port.
         for place in parts.netloc.rpartition("@")[2].split(","):
-            urlsplit(f"//{place}").port  # noqa: B018 - a port that is no number is noticed only when it is read
-    except ValueError as problem:
-        raise BadUrl(f"{_without_password(url)} is no URL: {problem}") from problem
+            urlsplit(f"//{place}").port  # noqa: B018 - a port that is not a number is noticed only when it is read
+    except ValueError:
+        raise BadUrl(
+            f"{without_password(url)} must have a port from 0 to 65535, or none, behind its host. {PASSWORD_HINT}"
+        ) from None
     if not parts.scheme:
         raise BadUrl(
-            f"{url!r} has no scheme; a store's URL looks like redis+oq://localhost:6379/0 or sqlite:///jobs.db"
+            f"a store's URL must begin with a scheme, as in redis+oq://localhost:6379/0 or sqlite:///jobs.db, "
+            f"got {without_password(url)!r}"
         )
+    if _BAD_ESCAPE.search(parts.netloc):
+        raise BadUrl(f"{without_password(url)} has a % that two hexadecimal digits must follow. {PASSWORD_HINT}")
+    if ":" in parts.netloc and "@" not in parts.netloc and _has_at_behind_host(parts):
+        raise BadUrl(f"{without_password(url)} has an @ behind its path. {PASSWORD_HINT}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     options = Options()
     others: dict[str, Any] = {name: value for name, value in given.items() if name not in _READERS}
@@ -137,20 +148,26 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
         try:
             setattr(options, name, reader(value))
         except (TypeError, ValueError) as problem:
-            raise CallerError(
-                f"the option {name}={value!r} of {_without_password(url)} is wrong: {problem}"
-            ) from problem
+            shown = without_password(str(value))
+            why = str(problem).replace(str(value), shown)
+            raise CallerError(f"the option {name}={shown!r} of {without_password(url)} is wrong: {why}") from None
     # Cut rather than put together, which would lose the empty host of sqlite:///jobs.db.
     full = url.partition("#")[0].partition("?")[0] + (f"#{parts.fragment}" if parts.fragment else "")
-    address = Address(_without_password(full), parts.scheme, parts.netloc, parts.path, query, full)
+    address = Address(without_password(full), parts.scheme, parts.netloc, parts.path, query, full)
     return address, options, others
 
 
-def _without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    scheme, separator, rest = url.partition("://")
-    if not separator or "@" not in rest:
+def _has_at_behind_host(parts: SplitResult) -> bool:
+    """Whether a password with / ? or # in it was cut, which left the `@` in what follows."""
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    return "@" in parts.path or "@" in parts.fragment or any("@" in name for name in names)
+
+
+def without_password(url: str) -> str:
+    """Return the URL as it may be shown: what stands between the first colon and the last @ is left out."""
+    front, slashes, rest = url.partition("//")
+    if not slashes or "@" not in rest or rest.startswith("/"):
         return url
     access, _, place = rest.rpartition("@")
     user, colon, _ = access.partition(":")
-    return f"{scheme}://{user}{':***' if colon else ''}@{place}"
+    return f"{front}//{user}{':***' if colon else ''}@{place}"

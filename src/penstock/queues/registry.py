@@ -51,6 +51,12 @@ _TABLES = {"stores": STORES, "signals": SIGNALS, "stats": STATS}
 ENTRY_POINTS = "penstock.stores"
 
 
+def is_store_url(text: str) -> bool:
+    """Whether a text is meant as the URL of a store, and not as the name of a queue."""
+    scheme, colon, rest = text.partition(":")
+    return bool(colon) and (rest.startswith("//") or scheme in STORES)
+
+
 def find(folder: str, scheme: str, form: str) -> Any:
     """The class for a scheme; `folder` is stores, signals or stats, `form` is aio or blocking."""
     kind = _TABLES[folder].get(scheme)

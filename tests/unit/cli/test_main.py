@@ -56,6 +56,59 @@ def test_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("penstock ")
 
 
+def test_help_tells_of_the_version_and_of_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--help") == 0
+    text = capsys.readouterr().out
+    assert "--version" in text
+    assert "--install-completion" in text
+    assert "--show-completion" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("penstock pu", {"push", "purge"}),
+        ("penstock push --uni", {"--unique", "--unique-for"}),
+        ("penstock cluster st", {"start", "stop", "status"}),
+        ("penstock cluster create --r", {"--replace"}),
+        ("penstock worker --ma", {"--max-tries"}),
+        ("penstock spark d", {"drain", "doctor"}),
+        ("penstock server --por", set()),
+    ],
+)
+def test_the_next_word_is_completed(typed: str, offered: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    monkeypatch.setenv("_PENSTOCK_COMPLETE", "complete_bash")
+    done = penstock()
+    assert set(done.stdout.split()) <= offered, done.stderr
+    assert offered - {"doctor"} <= set(done.stdout.split())
+
+
+def test_a_shell_completes_with_the_script_that_is_shown(tmp_path: Path) -> None:
+    command = tmp_path / "penstock"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock.cli.main "$@"\n')
+    command.chmod(0o755)
+    script = (
+        'eval "$(penstock --show-completion)"; COMP_WORDS=(penstock pu); COMP_CWORD=1; '
+        "_penstock_completion penstock; echo ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.stdout == "push purge\n", done.stderr
+
+
+def test_a_command_that_was_renamed_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("copy", "memory:", "q", "memory:", "r") == 2
+    assert capsys.readouterr().err == "penstock: `penstock copy` is now `penstock move`\n"
+
+
 def test_an_unknown_command_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("serve") == 2
     told = capsys.readouterr().err

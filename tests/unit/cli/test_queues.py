@@ -30,6 +30,9 @@ class Shell:
             self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         group = GROUPS[command]
         self.code = load(group)([*group.words, self.url, *words])
+        return self.printed()
+
+    def printed(self) -> str:
         return self._capsys.readouterr().out.decode()
 
     def json(self, command: str, *words: str) -> list[dict[str, Any]]:
@@ -100,9 +103,39 @@ def test_reserved_jobs_are_shown_with_what_ends_them(shell: Shell) -> None:
     assert shell.json("size", "q", "--json")[0]["total"] == 0
 
 
+def test_ids_and_tokens_are_whole_on_a_narrow_terminal(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("push", "q", "x" * 200)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = shell("reserve", "q").splitlines()[1].split()
+    job_id, token = shown[0], shown[1]
+    shell("ack", "q", job_id, token)
+    assert shell.json("size", "q", "--json")[0]["total"] == 0
+
+
+def test_the_url_can_be_left_out_where_the_variable_has_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("push", "q", "one")
+    monkeypatch.setenv("PENSTOCK_URL", shell.url)
+    assert load(GROUPS["pop"])(["pop", "--timeout", "0", "q"]) == 0
+    assert shell.printed() == "one\n"
+    other = f"{shell.url}-other"
+    shell("push", "q", "two")
+    assert load(GROUPS["move"])(["move", "q", other, "r"]) == 0
+    assert shell.printed() == "1\n"
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///not-used.db")
+    shell.url = other
+    assert shell("pop", "r") == "two\n"  # a URL that is given goes before
+
+
+def test_a_variable_that_is_not_a_url_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", "jobs.db")
+    with pytest.raises(CallerError, match="PENSTOCK_URL must be the URL of a store"):
+        load(GROUPS["size"])(["size", "q"])
+
+
 def test_counts_are_told_to_programs_with_their_queue(shell: Shell) -> None:
     shell("push", "q", "a", "b", "c")
-    assert shell.json("copy", "q", f"{shell.url}-other", "r", "--json") == [{"queue": "q", "to": "r", "jobs": 3}]
+    assert shell.json("move", "q", f"{shell.url}-other", "r", "--json") == [{"queue": "q", "to": "r", "jobs": 3}]
     shell("push", "q", "a")
     assert shell.json("purge", "q", "--yes", "--json") == [{"queue": "q", "jobs": 1}]
     assert shell.json("redrive", "--json") == [{"queue": "__deadletter__", "jobs": 0}]
@@ -150,25 +183,25 @@ def test_purge_asks_first(shell: Shell) -> None:
     assert shell("size", "q") == "0\n"
 
 
-def test_copy_moves_ready_and_scheduled_jobs(shell: Shell) -> None:
+def test_move_takes_ready_and_scheduled_jobs(shell: Shell) -> None:
     shell("push", "q", "now", "--header", "a=1")
     shell("push", "q", "later", "--delay", "3600")
     other = f"{shell.url}-other"
-    assert shell("copy", "q", other, "r") == "2\n"
+    assert shell("move", "q", other, "r") == "2\n"
     assert shell.json("size", "q", "--json")[0]["total"] == 0
     with blocking.connect(other) as store:
         ready, later = store.queue("r").jobs()
         assert (ready.body, ready.headers, later.body, later.state) == (b"now", {"a": 1}, b"later", "scheduled")
 
 
-def test_a_copy_that_was_cut_off_is_taken_up_without_doubles(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_was_cut_off_is_taken_up_without_doubles(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell("push", "q", *[str(number) for number in range(20)])
     other = f"{shell.url}-other"
     with monkeypatch.context() as patch:
         patch.setattr("penstock.queues.blocking.copying._end", _cut_off)
         with pytest.raises(InterruptedError):
-            shell("copy", "q", other, "r")
-    assert shell("copy", "q", other, "r") == "20\n"
+            shell("move", "q", other, "r")
+    assert shell("move", "q", other, "r") == "20\n"
     with blocking.connect(other) as store:
         assert sorted(int(job.body) for job in store.queue("r").jobs()) == list(range(20))
     assert shell.json("size", "q", "--json")[0]["total"] == 0
@@ -178,9 +211,9 @@ def _cut_off(*_: Any) -> None:
     raise InterruptedError
 
 
-def test_a_queue_is_not_copied_to_itself(shell: Shell) -> None:
+def test_a_queue_is_not_moved_to_itself(shell: Shell) -> None:
     with pytest.raises(CallerError, match="same queue"):
-        shell("copy", "q", shell.url, "q")
+        shell("move", "q", shell.url, "q")
 
 
 def test_counters_that_no_other_process_sees_are_not_printed(shell: Shell, tmp_path: Path) -> None:
@@ -198,7 +231,7 @@ def test_counters_are_printed(shell: Shell) -> None:
 
 
 COMMANDS = [name for name, group in GROUPS.items() if group.module == queues.__name__]
-MORE_WORDS = {"ack": ["i", "t"], "nack": ["i", "t"], "copy": ["memory:", "q"]}
+MORE_WORDS = {"ack": ["i", "t"], "nack": ["i", "t"], "move": ["memory:", "q"]}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -31,6 +31,27 @@ def test_a_password_is_never_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("password", ["SEK/RET", "12/RET", "SEK?RET", "12?RET", "SEK#RET", "12#RET", "SEK%zRET"])
+@pytest.mark.parametrize("scheme", ["redis+oq", "postgresql", "disque"])
+def test_a_password_that_must_be_encoded_is_refused_without_a_piece_of_it(scheme: str, password: str) -> None:
+    with pytest.raises(BadUrl, match="write / as %2F") as caught:
+        parse(f"{scheme}://tom:{password}@127.0.0.1:1/0", {})
+    assert "SEK" not in str(caught.value)
+    assert "RET" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_password_in_an_option_is_not_shown() -> None:
+    with pytest.raises(CallerError, match="lease") as caught:
+        parse("redis+oq://h/0?lease=redis://tom:secret@h", {})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_may_have_an_at_sign_and_a_path_may_have_one_too() -> None:
+    assert parse("redis+oq://tom:p@ss@h/0", {})[0].password == "p@ss"
+    assert parse("sqlite:///data/a:b@c.db", {})[0].url == "sqlite:///data/a:b@c.db"
+
+
 @pytest.mark.parametrize("url", ["", "jobs.db", "redis+oq://h:port", "//x"])
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(BadUrl):

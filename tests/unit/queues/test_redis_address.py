@@ -74,8 +74,8 @@ def test_sentinels() -> None:
         ("redis+oq://host?sentinel=h:1&master=x", "no host in the URL"),
         ("redis+oq://host?ssl_ca_certs=x", "the scheme is rediss"),
         ("redis+oq://host?unix=/s", "in place of a host"),
-        ("redis+oq://host:port", "is no URL"),
-        ("redis+oq://a:1,b:x", "is no URL"),
+        ("redis+oq://host:port", "must have a port"),
+        ("redis+oq://a:1,b:x", "must have a port"),
     ],
 )
 def test_addresses_that_are_none(url: str, why: str) -> None:

@@ -1,0 +1,68 @@
+"""What the typer applications of the command line have in common.
+
+`application` makes one with the house's settings, `run` runs it and returns its exit code. `StoreCommand` is the class
+of commands whose first argument is a store's URL: where the variable PENSTOCK_URL is set, the URL can be left out, so
+that a password need not stand on a command line, which every user of the machine can read.
+
+A first argument is a URL if it has `://`, or begins with the scheme of a store and a colon.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from penstock.errors import CallerError
+from penstock.queues.registry import is_store_url
+
+URL_VARIABLE = "PENSTOCK_URL"
+URL_HELP = (
+    "The store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs, disque://localhost:7711, "
+    f"and so on. It can be left out where the variable {URL_VARIABLE} is set."
+)
+
+
+def application(**settings: Any) -> typer.Typer:
+    """Return a typer application with the house's settings."""
+    return typer.Typer(
+        add_completion=False,  # `penstock` itself has it
+        rich_markup_mode=None,  # it would take longer to load than everything else
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+        **settings,
+    )
+
+
+def run(app: typer.Typer, words: Sequence[str], program: str, **named: Any) -> int:
+    """Run an application with these words; return the exit code."""
+    try:
+        app(args=list(words), prog_name=program, **named)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def left_out_url(first: object) -> list[str]:
+    """Return the URL of PENSTOCK_URL as a list where `first`, the first argument of a command, isn't a URL itself."""
+    url = os.environ.get(URL_VARIABLE)
+    if not url or (isinstance(first, str) and is_store_url(first)):
+        return []
+    if not is_store_url(url):
+        raise CallerError(f"{URL_VARIABLE} must be the URL of a store, such as sqlite:///jobs.db")
+    return [url]
+
+
+class StoreCommand(TyperCommand):
+    """A command whose first argument is a store's URL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words, with the URL put in front where it was left out."""
+        if not ctx.resilient_parsing:
+            # What the parser takes for the first argument, whatever options stand before it.
+            options, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+            args = [*left_out_url(options.get("url")), *args]
+        return super().parse_args(ctx, args)
