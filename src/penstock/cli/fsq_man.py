@@ -55,46 +55,74 @@ def _wrapped(text: str) -> list[str]:
 STANDARD: dict[str, list[str | tuple[str, str]]] = {
     "DESCRIPTION": [
         (
-            "FSQ is a standard for queues in a file system. A queue is a directory, an item of work is a file in it, and no"
-            " server runs in between: programs in any language that follow this page can work on the same queues at the"
-            " same time. Every change is one atomic operation of a POSIX file system: link, rename or unlink."
+            "FSQ is a standard for queues in a file system. A queue is a directory, an item of work is a file in it,"
+            " and no server runs in between: programs in any language that follow this page can work on the same"
+            " queues at the same time. Every change is one atomic operation of a POSIX file system: link, rename or"
+            " unlink."
         ),
     ],
     "DIRECTORIES": [
         (
-            "All queues are directories below FSQ_ROOT. A queue's name is any text without / and NUL that is not empty, ."
-            " or .. . A queue has these entries; the first four must be on one file system:"
+            "All queues are directories below FSQ_ROOT. A queue's name is any text without / and NUL that is not"
+            " empty, . or .. . A queue has these entries; the first four must be on one file system:"
         ),
-        ("tmp/", "Items that are being written. It is never scanned."),
-        ("queue/", "Items that wait, and items that are being worked on."),
-        ("done/", "Items that succeeded. Nothing removes them by itself; see fsq-purge(1)."),
-        ("fail/", "Items that failed for good. See fsq-redrive(1)."),
-        ("down", "While this file exists, nothing is scanned."),
-        ("trigger-s", "A FIFO: a byte written to it wakes programs that wait for the queue."),
-        ("hosts/", "One queue for each host, with the entries above."),
-        ("hosts-trigger-s", "The FIFO that wakes programs that wait for the host queues."),
+        (
+            "tmp/",
+            "Items that are being written. It is never scanned.",
+        ),
+        (
+            "queue/",
+            "Items that wait, and items that are being worked on.",
+        ),
+        (
+            "done/",
+            "Items that succeeded. Nothing removes them by itself; see fsq-purge(1).",
+        ),
+        (
+            "fail/",
+            "Items that failed for good. See fsq-redrive(1).",
+        ),
+        (
+            "down",
+            "While this file exists, nothing is scanned.",
+        ),
+        (
+            "trigger-s",
+            "A FIFO: a byte written to it wakes programs that wait for the queue.",
+        ),
+        (
+            "hosts/",
+            "One queue for each host, with the entries above.",
+        ),
+        (
+            "hosts-trigger-s",
+            "The FIFO that wakes programs that wait for the host queues.",
+        ),
     ],
     "NAMES": [
         (
-            "An item's name has a delimiter in front of each field: time, entropy, process id, host name, tries, and then"
-            " one field for each argument. For example _20261115184212_0_18383_web1_0_a%5fb_x%2fy is an item with the"
-            " arguments a_b and x/y."
+            "An item's name has a delimiter in front of each field: time, entropy, process id, host name, tries, and"
+            " then one field for each argument. For example _20261115184212_0_18383_web1_0_a%5fb_x%2fy is an item"
+            " with the arguments a_b and x/y."
         ),
         (
-            "The first character of the name is its delimiter. The time is local time in the format of FSQ_TIMEFMT. Entropy"
-            " counts the items that one process makes within one tick of that time. Tries is the number of attempts so far."
-            " The delimiter, the escape character and / are written as the escape character and two lower-case hexadecimal"
-            " digits; everything else stands as it is, in UTF-8. NUL is refused, and so are names longer than the file"
-            " system allows, 255 bytes on most."
+            "The first character of the name is its delimiter. The time is local time in the format of FSQ_TIMEFMT."
+            " Entropy counts the items that one process makes within one tick of that time. Tries is the number of"
+            " attempts so far. The delimiter, the escape character and / are written as the escape character and two"
+            " lower-case hexadecimal digits; everything else stands as it is, in UTF-8. NUL is refused, and so are"
+            " names longer than the file system allows, 255 bytes on most."
         ),
     ],
     "WORK": [
-        ("enqueue", "Write and sync the item in tmp, link it into queue, sync queue. It appears at once and complete."),
+        (
+            "enqueue",
+            "Write and sync the item in tmp, link it into queue, sync queue. It appears at once and complete.",
+        ),
         (
             "scan",
             (
-                "List queue, oldest first by time and entropy. Open an item, take an exclusive flock(2) on it, and check"
-                " that the name still leads to the same file. Items that are locked or gone are skipped."
+                "List queue, oldest first by time and entropy. Open an item, take an exclusive flock(2) on it, and"
+                " check that the name still leads to the same file. Items that are locked or gone are skipped."
             ),
         ),
         (
@@ -104,8 +132,8 @@ STANDARD: dict[str, list[str | tuple[str, str]]] = {
         (
             "retry",
             (
-                "Rename the item within queue, with tries increased by one. An item that had FSQ_MAX_TRIES attempts, is"
-                " older than FSQ_TTL or has a name that can't be read goes to fail."
+                "Rename the item within queue, with tries increased by one. An item that had FSQ_MAX_TRIES attempts,"
+                " is older than FSQ_TTL or has a name that can't be read goes to fail."
             ),
         ),
     ],
