@@ -35,6 +35,25 @@ def test_a_password_is_asked_for(start_node: StartNode) -> None:
         assert link.ask("PING") == NO_AUTH
 
 
+def test_a_password_is_shown_neither_to_monitors_nor_in_the_slow_log(start_node: StartNode) -> None:
+    node = start_node(slowlog_log_slower_than=0)
+    with RawLink(node) as monitor, RawLink(node) as link:
+        assert monitor.ask("MONITOR") == b"+OK\r\n"
+        assert link.ask("CONFIG", "SET", "requirepas", "SEKRET").startswith(b"-ERR")
+        assert link.ask("CONFIG", "SET", "RequirePass", "SEKRET") == b"+OK\r\n"
+        assert link.ask("AUTH", "SEKRET") == b"+OK\r\n"
+        assert link.ask("QLEN", "the-end") == b":0\r\n"
+        seen = b""
+        while b"the-end" not in seen:
+            seen += monitor.reply()
+        assert seen.count(b'"(redacted)"') == 2
+        assert b"SEKRET" not in seen
+    with node.connect(password="SEKRET") as client:
+        slow = repr(client.execute("SLOWLOG", "GET", 100))
+    assert slow.count("(redacted)") == 2
+    assert "SEKRET" not in slow
+
+
 def test_what_is_no_command_is_told_before_the_password_is_asked_for(start_node: StartNode) -> None:
     node = start_node(requirepass="secret")
     with RawLink(node) as link:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import ssl
@@ -233,6 +234,72 @@ def test_links_that_do_nothing_take_no_room_from_clients(start_node: StartNode) 
         client.close()
 
 
+# Ports that leave no room for the bus, and what would break the lines of nodes.conf.
+HOSTILE = [
+    (bus.MEET, b"5e4d" * 10, 60_000, b""),
+    (bus.MEET, b"5e4d" * 10, 0, b""),
+    (bus.MEET, b"a b\nc d e f " * 3 + b"7777", 7711, b""),
+    (bus.MEET, b"5e4d" * 10, 65_535, bus.GOSSIP.pack(b"6" * 40, 0, 0, b"127.0.0.1", 65_535, 0)),
+    (bus.MEET, b"5e4d" * 10, 65_535, bus.GOSSIP.pack(b"6" * 40, 0, 0, b"fe80::1%\xff\n x", 7711, 0)),
+    (bus.PING, b"5e4d" * 10, 60_000, bus.GOSSIP.pack(b"6" * 40, 0, 0, b"::1%\xc3", 1, 0xFFFF)),
+]
+
+
+def test_no_address_that_a_stranger_names_stops_the_node(start_node: StartNode) -> None:
+    node, other = (start_node(cluster_node_timeout=NODE_TIMEOUT_MS) for _ in range(2))
+    with bus_socket(node) as link:
+        for number, (kind, sender, port, gossip) in enumerate(HOSTILE, 1):
+            link.sendall(bus.encode(kind, sender, port, 0, number, gossip, count=len(gossip) // bus.GOSSIP_BYTES))
+        wait_until(lambda: b"stats_messages_received:%d" % len(HOSTILE) in node.call("CLUSTER", "INFO"))
+        meet(node, other)
+    assert_works([node, other])
+    assert "Traceback" not in node.log.read_text()
+    assert "Error" not in node.log.read_text()
+    node.kill()
+    node.start()
+    wait_until_met(node, other)
+
+
+def test_a_peer_that_claims_an_impossible_port_is_still_reached_where_it_was(start_node: StartNode) -> None:
+    nodes = start_cluster(start_node, 2)
+    with bus_socket(nodes[0]) as link:
+        link.sendall(bus.encode(bus.PING, nodes[1].call("CLUSTER", "MYID"), 60_000, 0, 1, b""))
+        assert link.recv(bus.HEADER_BYTES)
+    assert_works(nodes)
+    assert "Traceback" not in nodes[0].log.read_text()
+
+
+def test_bytes_at_random_and_damaged_messages_harm_nobody(start_node: StartNode) -> None:
+    node, other = (start_node(cluster_node_timeout=NODE_TIMEOUT_MS) for _ in range(2))
+    chance = random.Random(11)
+    ids = [peer.call("CLUSTER", "MYID") for peer in (node, other)]
+    with suppress(OSError):
+        for _ in range(20):
+            with bus_socket(node) as link:
+                for number in range(100):
+                    size = chance.choice([0, 8, 40, 44, 52, 104, 208, 300])
+                    sender = chance.choice([*ids, chance.randbytes(40)])
+                    data = bytearray(
+                        bus.encode(
+                            chance.randrange(18),
+                            sender,
+                            chance.randrange(65_536),
+                            chance.randrange(65_536),
+                            number,
+                            chance.randbytes(size),
+                            chance.randrange(1 << 24),
+                            chance.randrange(4),
+                        )
+                    )
+                    if chance.random() < 0.3:
+                        at = chance.randrange(8, len(data))
+                        data[at] ^= 1 << chance.randrange(8)
+                    link.sendall(bytes(data))
+    meet(node, other)
+    assert_works([node, other])
+    assert "Traceback" not in node.log.read_text()
+
+
 def test_an_open_bus_on_the_network_is_warned_of(start_node: StartNode) -> None:
     for bind, directives in (
         ("0.0.0.0", {}),
@@ -276,6 +343,22 @@ def test_a_stranger_without_the_secret_is_asked_for_it_and_heard_no_more(start_n
     assert node.log.read_text().count("cluster-secret") == 1
     assert_unharmed(node)
     assert b"stats_messages_received:0" in node.call("CLUSTER", "INFO")
+
+
+def test_a_node_can_not_be_made_to_answer_its_own_challenge(start_node: StartNode) -> None:
+    node = start_node(cluster_secret=SECRET, appendonly="no", cluster_node_timeout=NODE_TIMEOUT_MS)
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port + 10_000)) as server, bus_socket(node) as link:
+        server.settimeout(30)
+        challenge = link.recv(CHALLENGE_BYTES)
+        node.call("CLUSTER", "MEET", "127.0.0.1", port)
+        called, _ = server.accept()
+        with called:
+            called.settimeout(30)
+            called.sendall(challenge)
+            assert rest_of(called) == b"", "the node proved to a stranger that it knows the secret"
+    assert "id of this node" in node.log.read_text()
+    assert_unharmed(node)
 
 
 def test_the_secret_is_not_to_be_had_from_the_node(start_node: StartNode) -> None:

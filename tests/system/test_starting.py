@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import ReplyError
 from tests.certificates import Authority
 from tests.conftest import StartNode
-from tests.processes import NodeProcess, free_port
+from tests.processes import NodeProcess, free_port, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -185,6 +185,46 @@ def test_a_directory_is_free_again_after_a_crash(start_node: StartNode) -> None:
 def test_a_damaged_file_of_the_cluster_is_told_in_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "nodes.conf").write_text(content)
     assert "nodes.conf" in failed_start("--port", free_port(), "--dir", tmp_path, cwd=tmp_path)
+
+
+def test_a_line_about_another_node_that_can_not_be_read_is_named_and_left_out(start_node: StartNode) -> None:
+    node = start_node()
+    mine = node.call("CLUSTER", "MYID")
+    node.kill()
+    conf = node.directory / "nodes.conf"
+    lines = [
+        conf.read_text(),
+        f"{'5' * 40} 127.0.0.1:60000 noflags 0 0 connected\n",
+        f"{'6' * 40} nowhere:7711 noflags 0 0 connected\n",
+        "nonsense\n",
+    ]
+    conf.write_text("".join(lines))
+    node.start()
+    assert node.call("CLUSTER", "MYID") == mine
+    assert len(node.call("CLUSTER", "NODES").splitlines()) == 1
+    log = node.log.read_text()
+    assert all(f"nodes.conf line {number} is left out" in log for number in (2, 3, 4))
+
+
+def test_certificates_that_must_be_shown_need_an_authority(tmp_path: Path) -> None:
+    output = failed_start("--port", free_port(), "--tls-auth-clients", "yes", cwd=tmp_path)
+    assert "tls-auth-clients yes needs tls-ca-cert-file" in output
+
+
+def test_the_files_of_a_node_are_for_its_user_alone(start_node: StartNode, tmp_path: Path) -> None:
+    node = start_node(logfile=str(tmp_path / "node.log"))
+    node.call("ADDJOB", "q", "body", 0)
+    node.call("BGREWRITEAOF")
+    wait_until(lambda: b"aof_rewrite_in_progress:0" in node.call("INFO", "persistence"))
+    made = [*node.directory.glob("disque.aof*"), *node.directory.glob("nodes.conf*"), tmp_path / "node.log"]
+    assert len(made) >= 4
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in made} == {path.name: "0o600" for path in made}
+
+
+def test_the_group_may_read_where_the_operator_says_so(start_node: StartNode) -> None:
+    node = start_node(umask="027")
+    node.call("ADDJOB", "q", "body", 0)
+    assert (node.directory / "disque.aof").stat().st_mode & 0o777 == 0o640
 
 
 def test_the_directory_doesnt_change_while_the_journal_is_in_it(start_node: StartNode, tmp_path: Path) -> None:

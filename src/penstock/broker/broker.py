@@ -16,7 +16,7 @@ from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Clien
 from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
 from penstock.broker.commands.jobs import shape_addition, shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
-from penstock.broker.config import Config
+from penstock.broker.config import Config, is_secret
 from penstock.broker.core import blocking, draining, eviction, gossip, messages
 from penstock.broker.core.adding import Terms
 from penstock.broker.core.blocking import serve_ready
@@ -43,6 +43,7 @@ log = logging.getLogger("penstock")
 
 ARGUMENTS_ANY: Final = 1 << 62
 REPLY_BYTES_HIGH: Final = 1 << 20  # a client that owes us the reading of more has to wait with its next command
+REDACTED: Final = b"(redacted)"
 MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more to read is closed: it doesn't ask for what it gets
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
@@ -298,7 +299,7 @@ class Broker:
     def _show_to_monitors(self, client: Client, command: Command, args: list[bytes]) -> None:
         if command.name in ("auth", "hello", "monitor"):
             return
-        words = b" ".join(quote_word(arg) for arg in args)
+        words = b" ".join(quote_word(arg) for arg in _redacted(command, args))
         address = ("unix:" if client.is_unix else "") + client.address
         line = simple(b"%.6f [%b] %b" % (self.wall(), address.encode("utf-8", "surrogateescape"), words))
         for monitor in self.monitors:
@@ -314,7 +315,7 @@ class Broker:
         self.statistics.latency.add(event, now_s, int(seconds * 1000))
         limit_us = self.config.slowlog_log_slower_than
         if 0 <= limit_us <= seconds * 1e6 and command.name not in ("auth", "hello"):
-            self.statistics.slow.add(now_s, int(seconds * 1e6), args)
+            self.statistics.slow.add(now_s, int(seconds * 1e6), _redacted(command, args))
 
     def _mute(self, client: Client) -> None:
         """Swallow a reply, and go on with CLIENT REPLY SKIP: first its own reply, then the next, however late."""
@@ -458,7 +459,13 @@ class Broker:
             for client in self.clients.values():
                 if client.backlog:
                     self.touch(client)
-        gossip.cron(node, self.config.cluster_node_timeout)
+        try:
+            gossip.cron(node, self.config.cluster_node_timeout)
+        finally:  # a defect there must not keep the journal from being synced
+            self._cron_of_this_node()
+
+    def _cron_of_this_node(self) -> None:
+        node = self.node
         if node.cluster.unsaved:
             self._save_cluster()
         if not self.persistence.loading:
@@ -496,3 +503,10 @@ class Broker:
     def journal(self) -> Journal | None:
         """The journal, while there is one."""
         return self.persistence.journal
+
+
+def _redacted(command: Command, args: list[bytes]) -> list[bytes]:
+    """The words of a command as others may see them."""
+    if command.name == "config" and len(args) > 2 and is_secret(args[2]):
+        return [*args[:3], *(REDACTED for _ in args[3:])]
+    return args

@@ -84,7 +84,8 @@ class BusLink:
             return
         self.deadline = bus.clock() + PROOF_SECONDS
         nonce = os.urandom(NONCE_BYTES)
-        self._proof = Acceptor(bus.secret, nonce) if self.peer is None else Connector(bus.secret, nonce)
+        side = Acceptor if self.peer is None else Connector
+        self._proof = side(bus.secret, bus.broker.node.cluster.my_id, nonce)
         question = self._proof.begin()
         if question:
             link.write(question)

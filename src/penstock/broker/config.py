@@ -116,6 +116,7 @@ class Config:
     tls_key_file: str
     tls_port: int
     unixsocket: str
+    umask: int
     unixsocketperm: int
     watchdog_period: int
 
@@ -240,8 +241,12 @@ def _find(name: bytes) -> Directive:
 def _without_password(line: bytes) -> str:
     """A line for an error message, which ends up in logs: a misspelt requirepass hides its value, too."""
     first = line.split(maxsplit=1)[0] if line.split() else line
-    is_secret = b"pas" in first.lower() or b"sec" in first.lower()
-    return shown(first + b" ...") if is_secret else shown(line)
+    return shown(first + b" ...") if is_secret(first) else shown(line)
+
+
+def is_secret(name: bytes) -> bool:
+    """Whether the value of a directive must not be shown; a misspelt name counts, too."""
+    return b"pas" in name.lower() or b"sec" in name.lower()
 
 
 # CONFIG GET and SET

@@ -389,6 +389,9 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "systemd or in a container."),
         Directive("pidfile", _path, "/var/run/disque.pid", _GET,
             "File for the process id, written when the node goes to the background."),
+        Directive("umask", Permissions(), 0o077, _FILE,
+            "Permissions that new files of the node (journal, nodes.conf, log, pid, Unix socket) don't get, in octal: "
+            "077 leaves them to the user that the node runs as; 027 lets the group read them."),
         Directive("loglevel", Choice(("debug", "verbose", "notice", "warning")), "notice", _SET,
             "How much to log: debug, verbose, notice or warning, from most to least."),
         Directive("logfile", _path, "", _GET,

@@ -51,6 +51,8 @@ def check(config: Config) -> None:
         )
     if config.tls_port and not (config.tls_cert_file and config.tls_key_file):
         raise ConfigError("tls-port needs tls-cert-file and tls-key-file")
+    if config.tls_auth_clients == "yes" and not config.tls_ca_cert_file:
+        raise ConfigError("tls-auth-clients yes needs tls-ca-cert-file: the authorities whose certificates are trusted")
     if config.tls_cluster and not (config.tls_cert_file and config.tls_key_file and config.tls_ca_cert_file):
         raise ConfigError("tls-cluster needs tls-cert-file, tls-key-file and tls-ca-cert-file")
 
@@ -65,6 +67,7 @@ def prepare(config: Config) -> None:
         os.chdir(config.dir)
     except OSError as problem:
         raise ConfigError(f"can't use dir {config.dir}: {problem.strerror}") from None
+    os.umask(config.umask)
     _open_log(config)
     if config.daemonize:
         _daemonize(config)

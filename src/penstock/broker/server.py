@@ -207,9 +207,11 @@ class Server:
 
     def _cron(self) -> None:
         self._loop.call_later(1 / self.config.hz, self._cron)
-        self.broker.cron()
-        if self._bus is not None:
-            self._bus.cron()
+        try:
+            self.broker.cron()
+        finally:
+            if self._bus is not None:
+                self._bus.cron()
         if self.broker.persistence.rewriting and not self._stepping:
             self._stepping = True
             self._step()
@@ -234,7 +236,7 @@ class Server:
         path = Path(self.config.cluster_config_file)
         if not path.exists() or not path.stat().st_size:
             return None
-        return cluster_from_text(path.read_text("latin-1"), int(time.monotonic() * 1000))
+        return cluster_from_text(path.read_text("latin-1"), int(time.monotonic() * 1000), log.warning)
 
     def save_cluster(self) -> None:
         """Write nodes.conf."""

@@ -1,15 +1,17 @@
-"""How two nodes show each other that they know the cluster's secret, before anything else is said on a link.
+"""How two nodes prove to each other that they know the cluster's secret, before anything else is sent on a link.
 
-    acceptor    `PnsK`, A: 32 random bytes
-    connector   C: 32 random bytes, HMAC-SHA256(secret, "connect" A C)
-    acceptor    HMAC-SHA256(secret, "accept" A C)
+    acceptor    `PnS2`, its node id, A: 32 random bytes
+    connector   its node id, C: 32 random bytes, HMAC-SHA256(secret, "connect" acceptor's id, connector's id, A, C)
+    acceptor    HMAC-SHA256(secret, "accept" acceptor's id, connector's id, A, C)
 
-Then the link is the bus. The secret itself never travels, and as both sides bring random bytes of their own, what was
-said on one link is of no use on another. Whoever doesn't know the secret learns nothing by trying but that there is
-one. Nothing may follow a proof before it is answered, so no byte of a stranger is ever taken for a message.
+Then the link is the bus. The secret itself never travels. Both sides bring random bytes, so that a proof is of no use
+on another link, and both roles and ids are in it, so that nobody can have a node answer its own challenge: a node
+refuses its own id on the other side. A stranger learns nothing by trying but that there is a secret. Nothing may follow
+a proof before it is answered, so no byte of a stranger is ever taken for a message.
 
-This keeps strangers out. It doesn't hide or seal what is said later: against somebody who sits between the nodes
-there is TLS, under which this works as well.
+This keeps strangers out. It neither hides nor signs what is sent later: against somebody who sits between the nodes, or
+who can have a node connect to them (CLUSTER MEET) and pass its bytes on to another node, there is TLS, under which this
+works as well.
 """
 
 from __future__ import annotations
@@ -17,82 +19,99 @@ from __future__ import annotations
 import hmac
 from typing import Final
 
-MARK: Final = b"PnsK"
+MARK: Final = b"PnS2"
+OLDER_MARK: Final = b"PnsK"  # of a protocol without ids in the proof
+NODE_ID_BYTES: Final = 40
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
-CHALLENGE_BYTES: Final = len(MARK) + NONCE_BYTES
-ANSWER_BYTES: Final = NONCE_BYTES + PROOF_BYTES
+CHALLENGE_BYTES: Final = len(MARK) + NODE_ID_BYTES + NONCE_BYTES
+ANSWER_BYTES: Final = NODE_ID_BYTES + NONCE_BYTES + PROOF_BYTES
 
 
 class AuthError(Exception):
     """The other side doesn't know the secret: the link has to be closed."""
 
 
-def proof(secret: bytes, role: bytes, acceptor_nonce: bytes, connector_nonce: bytes) -> bytes:
-    """Show that one knows the secret, for one link and one side of it."""
-    return hmac.digest(secret, role + acceptor_nonce + connector_nonce, "sha256")
+def proof(secret: bytes, role: bytes, acceptor: bytes, connector: bytes) -> bytes:
+    """Show that one knows the secret, for one link and one side of it. A side is its node id and its random bytes."""
+    ids = acceptor[:NODE_ID_BYTES] + connector[:NODE_ID_BYTES]
+    return hmac.digest(secret, role + ids + acceptor[NODE_ID_BYTES:] + connector[NODE_ID_BYTES:], "sha256")
+
+
+def _side(node_id: bytes, nonce: bytes) -> bytes:
+    assert len(node_id) == NODE_ID_BYTES
+    assert len(nonce) == NONCE_BYTES
+    return node_id + nonce
+
+
+def _refuse_own_id(mine: bytes, theirs: bytes) -> None:
+    if mine[:NODE_ID_BYTES] == theirs[:NODE_ID_BYTES]:
+        raise AuthError("it has the id of this node: it is this node itself, or repeats what this node says")
 
 
 class Acceptor:
     """The side that was called: it asks first."""
 
-    def __init__(self, secret: bytes, nonce: bytes) -> None:
-        assert len(nonce) == NONCE_BYTES
+    def __init__(self, secret: bytes, node_id: bytes, nonce: bytes) -> None:
         self._secret = secret
-        self._nonce = nonce
+        self._mine = _side(node_id, nonce)
         self._buffer = b""
         self.is_done = False
 
     def begin(self) -> bytes:
-        """Give what is sent at once."""
-        return MARK + self._nonce
+        """Return what is sent at once."""
+        return MARK + self._mine
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived, and give what to answer; `is_done` tells that all is well. Raises AuthError."""
+        """Take what arrived, and return what to answer; `is_done` says that all is well. Raises AuthError."""
         assert not self.is_done
         self._buffer += data
         if len(self._buffer) < ANSWER_BYTES:
             return b""
         if len(self._buffer) > ANSWER_BYTES:
             raise AuthError("it doesn't wait for its proof to be answered: it may have no cluster-secret")
-        nonce, shown = self._buffer[:NONCE_BYTES], self._buffer[NONCE_BYTES:]
-        if not hmac.compare_digest(shown, proof(self._secret, b"connect", self._nonce, nonce)):
+        theirs, shown = self._buffer[:-PROOF_BYTES], self._buffer[-PROOF_BYTES:]
+        _refuse_own_id(self._mine, theirs)
+        if not hmac.compare_digest(shown, proof(self._secret, b"connect", self._mine, theirs)):
             raise AuthError("it doesn't know our cluster-secret")
         self.is_done = True
-        return proof(self._secret, b"accept", self._nonce, nonce)
+        return proof(self._secret, b"accept", self._mine, theirs)
 
 
 class Connector:
     """The side that calls: it answers, and then wants an answer itself."""
 
-    def __init__(self, secret: bytes, nonce: bytes) -> None:
-        assert len(nonce) == NONCE_BYTES
+    def __init__(self, secret: bytes, node_id: bytes, nonce: bytes) -> None:
         self._secret = secret
-        self._nonce = nonce
+        self._mine = _side(node_id, nonce)
         self._buffer = b""
         self._expected = b""  # the proof of the other side, once we have answered
         self.is_done = False
 
     def begin(self) -> bytes:
-        """Give what is sent at once: nothing."""
+        """Return what is sent at once: nothing."""
         return b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived, and give what to answer; `is_done` tells that all is well. Raises AuthError."""
+        """Take what arrived, and return what to answer; `is_done` says that all is well. Raises AuthError."""
         assert not self.is_done
         self._buffer += data
         if self._expected:
             return self._check()
-        if not MARK.startswith(self._buffer[: len(MARK)]):
+        begin = self._buffer[: len(MARK)]
+        if begin == OLDER_MARK:
+            raise AuthError("it runs an older version, whose proof is not accepted: update all nodes of the cluster")
+        if not MARK.startswith(begin):
             raise AuthError("it doesn't ask for a cluster-secret, and we have one")
         if len(self._buffer) < CHALLENGE_BYTES:
             return b""
         if len(self._buffer) > CHALLENGE_BYTES:
             raise AuthError("it says more than its challenge")
         theirs = self._buffer[len(MARK) :]
+        _refuse_own_id(self._mine, theirs)
         self._buffer = b""
-        self._expected = proof(self._secret, b"accept", theirs, self._nonce)
-        return self._nonce + proof(self._secret, b"connect", theirs, self._nonce)
+        self._expected = proof(self._secret, b"accept", theirs, self._mine)
+        return self._mine + proof(self._secret, b"connect", theirs, self._mine)
 
     def _check(self) -> bytes:
         if len(self._buffer) < PROOF_BYTES:

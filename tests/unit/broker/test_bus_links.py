@@ -22,6 +22,7 @@ from tests.processes import free_port
 from tests.unit.broker.harness import Desk
 
 SECRET = b"a secret of the cluster"
+THEIR_ID = b"7" * 40
 NONCE = bytes(32)
 THEIR_ID = b"5e4d" * 10
 HOST = "127.0.0.1"
@@ -410,7 +411,7 @@ def test_strangers_cant_make_us_open_any_number_of_links(
 
 
 def answer_challenge(made: Bus, link: socket.socket, secret: bytes) -> Connector:
-    connector = Connector(secret, NONCE)
+    connector = Connector(secret, THEIR_ID, NONCE)
     link.sendall(connector.feed(link.recv(CHALLENGE_BYTES)))
     made.settle()
     return connector
@@ -452,7 +453,7 @@ def test_our_link_is_open_once_the_other_side_has_shown_its_proof(
     peer = made.peer(port_of(neighbour))
     made.connect(peer)
     theirs, _ = neighbour.accept()
-    acceptor = Acceptor(SECRET, NONCE)
+    acceptor = Acceptor(SECRET, THEIR_ID, NONCE)
     theirs.sendall(acceptor.begin())
     made.settle()
     proof = acceptor.feed(theirs.recv(ANSWER_BYTES))
@@ -465,7 +466,7 @@ def test_our_link_is_open_once_the_other_side_has_shown_its_proof(
     theirs.close()
 
 
-@pytest.mark.parametrize("reply", [b"DbuZ", b"PnsK" + bytes(33)], ids=["no challenge", "too much"])
+@pytest.mark.parametrize("reply", [b"DbuZ", b"PnS2" + bytes(73)], ids=["no challenge", "too much"])
 def test_we_say_nothing_to_a_node_that_doesnt_challenge_us(
     make_bus: Callable[..., Bus], neighbour: socket.socket, reply: bytes
 ) -> None:
@@ -487,7 +488,7 @@ def test_a_node_that_doesnt_know_the_secret_doesnt_become_a_peer(
     peer = made.peer(port_of(neighbour))
     made.connect(peer)
     theirs, _ = neighbour.accept()
-    theirs.sendall(Acceptor(b"", NONCE).begin())
+    theirs.sendall(Acceptor(b"", THEIR_ID, NONCE).begin())
     made.settle()
     theirs.recv(ANSWER_BYTES)
     theirs.sendall(bytes(PROOF_BYTES))

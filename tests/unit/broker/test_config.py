@@ -108,6 +108,7 @@ ROWS = {
     "protected-mode": switch(True),
     "tcp-backlog": number(511, 0, INT, settable=False),
     "unixsocket": path(""),
+    "umask": Row(0o077, None, {"027": 0o27, "0": 0}, ("800", "-1", "rwx", '""')),
     "unixsocketperm": Row(0, b"0", {"700": 0o700, "0777": 0o777, "0": 0}, ("800", "1000", "-1", "rwx", '""')),
     "timeout": number(0, 0, INT),
     "tcp-keepalive": Row(

@@ -13,6 +13,8 @@ from penstock.wire.bus_auth import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, A
 SECRET = b"correct horse battery staple"
 NONCE_A = bytes(range(32))
 NONCE_C = bytes(range(100, 132))
+ID_A = b"a" * 40
+ID_C = b"c" * 40
 
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
@@ -26,7 +28,7 @@ def feed(side: Acceptor | Connector, data: bytes, size: int = 1000) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 3, 31, 32, 33, 1000])
 def test_sides_with_the_same_secret_agree_however_their_bytes_are_cut(size: int) -> None:
-    acceptor, connector = Acceptor(SECRET, NONCE_A), Connector(SECRET, NONCE_C)
+    acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_C, NONCE_C)
     assert connector.begin() == b""
     answer = feed(connector, acceptor.begin(), size)
     assert not connector.is_done
@@ -37,34 +39,35 @@ def test_sides_with_the_same_secret_agree_however_their_bytes_are_cut(size: int)
 
 
 def test_what_is_said_is_what_the_description_says() -> None:
-    acceptor, connector = Acceptor(SECRET, NONCE_A), Connector(SECRET, NONCE_C)
+    acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_C, NONCE_C)
     challenge = acceptor.begin()
-    assert challenge == b"PnsK" + NONCE_A
+    assert challenge == b"PnS2" + ID_A + NONCE_A
     answer = connector.feed(challenge)
-    assert answer == NONCE_C + hmac.new(SECRET, b"connect" + NONCE_A + NONCE_C, hashlib.sha256).digest()
-    assert acceptor.feed(answer) == hmac.new(SECRET, b"accept" + NONCE_A + NONCE_C, hashlib.sha256).digest()
+    both = ID_A + ID_C + NONCE_A + NONCE_C
+    assert answer == ID_C + NONCE_C + hmac.new(SECRET, b"connect" + both, hashlib.sha256).digest()
+    assert acceptor.feed(answer) == hmac.new(SECRET, b"accept" + both, hashlib.sha256).digest()
     assert [len(challenge), len(answer)] == [CHALLENGE_BYTES, ANSWER_BYTES]
 
 
 def test_a_connector_with_another_secret_is_refused_and_told_nothing() -> None:
-    acceptor, connector = Acceptor(SECRET, NONCE_A), Connector(SECRET + b"!", NONCE_C)
+    acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET + b"!", ID_C, NONCE_C)
     with pytest.raises(AuthError, match="know our cluster-secret"):
         acceptor.feed(connector.feed(acceptor.begin()))
     assert not acceptor.is_done
 
 
 def test_an_acceptor_with_another_secret_is_refused() -> None:
-    connector = Connector(SECRET, NONCE_C)
-    connector.feed(Acceptor(SECRET + b"!", NONCE_A).begin())
-    false_proof = hmac.new(SECRET + b"!", b"accept" + NONCE_A + NONCE_C, hashlib.sha256).digest()
+    connector = Connector(SECRET, ID_C, NONCE_C)
+    connector.feed(Acceptor(SECRET + b"!", ID_A, NONCE_A).begin())
+    false_proof = hmac.new(SECRET + b"!", b"accept" + ID_A + ID_C + NONCE_A + NONCE_C, hashlib.sha256).digest()
     with pytest.raises(AuthError, match="know our cluster-secret"):
         connector.feed(false_proof)
     assert not connector.is_done
 
 
-@pytest.mark.parametrize("at", [0, 31, 32, 63])
+@pytest.mark.parametrize("at", [0, 39, 40, 71, 72, 103])
 def test_one_wrong_bit_is_enough(at: int) -> None:
-    acceptor, connector = Acceptor(SECRET, NONCE_A), Connector(SECRET, NONCE_C)
+    acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_C, NONCE_C)
     answer = bytearray(connector.feed(acceptor.begin()))
     answer[at] ^= 1
     with pytest.raises(AuthError):
@@ -72,20 +75,40 @@ def test_one_wrong_bit_is_enough(at: int) -> None:
 
 
 def test_an_answer_from_another_link_is_refused() -> None:
-    answer = Connector(SECRET, NONCE_C).feed(Acceptor(SECRET, NONCE_A).begin())
+    answer = Connector(SECRET, ID_C, NONCE_C).feed(Acceptor(SECRET, ID_A, NONCE_A).begin())
     with pytest.raises(AuthError):
-        Acceptor(SECRET, bytes(32)).feed(answer)
+        Acceptor(SECRET, ID_A, bytes(32)).feed(answer)
 
 
 def test_our_own_proof_sent_back_to_us_is_refused() -> None:
-    connector = Connector(SECRET, NONCE_C)
-    answer = connector.feed(Acceptor(SECRET, NONCE_A).begin())
+    connector = Connector(SECRET, ID_C, NONCE_C)
+    answer = connector.feed(Acceptor(SECRET, ID_A, NONCE_A).begin())
     with pytest.raises(AuthError):
         connector.feed(answer[-PROOF_BYTES:])
 
 
+def test_a_node_doesnt_answer_its_own_challenge() -> None:
+    acceptor, itself = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_A, NONCE_C)
+    with pytest.raises(AuthError, match="id of this node"):
+        itself.feed(acceptor.begin())
+
+
+def test_a_challenge_under_another_id_gets_an_answer_that_is_of_no_use() -> None:
+    acceptor, itself = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_A, NONCE_C)
+    answer = itself.feed(b"PnS2" + ID_C + NONCE_A)
+    with pytest.raises(AuthError, match="id of this node"):
+        acceptor.feed(answer)
+    with pytest.raises(AuthError, match="know our cluster-secret"):
+        Acceptor(SECRET, ID_A, NONCE_A).feed(ID_C + answer[40:])
+
+
+def test_a_node_of_the_older_protocol_is_named_as_such() -> None:
+    with pytest.raises(AuthError, match="older version"):
+        Connector(SECRET, ID_C, NONCE_C).feed(b"PnsK" + NONCE_A)
+
+
 def test_nothing_may_follow_an_answer_before_it_is_accepted() -> None:
-    acceptor, connector = Acceptor(SECRET, NONCE_A), Connector(SECRET, NONCE_C)
+    acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_C, NONCE_C)
     answer = connector.feed(acceptor.begin())
     with pytest.raises(AuthError, match="doesn't wait"):
         acceptor.feed(answer + b"D")
@@ -94,8 +117,8 @@ def test_nothing_may_follow_an_answer_before_it_is_accepted() -> None:
 
 def test_nothing_may_follow_a_challenge_or_the_last_proof() -> None:
     with pytest.raises(AuthError, match="more than its challenge"):
-        Connector(SECRET, NONCE_C).feed(Acceptor(SECRET, NONCE_A).begin() + b"D")
-    acceptor, connector = Acceptor(SECRET, NONCE_A), Connector(SECRET, NONCE_C)
+        Connector(SECRET, ID_C, NONCE_C).feed(Acceptor(SECRET, ID_A, NONCE_A).begin() + b"D")
+    acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_C, NONCE_C)
     proof = acceptor.feed(connector.feed(acceptor.begin()))
     with pytest.raises(AuthError):
         connector.feed(proof + b"D")
@@ -103,9 +126,9 @@ def test_nothing_may_follow_a_challenge_or_the_last_proof() -> None:
 
 def test_a_node_without_a_secret_is_noticed_from_its_first_byte_on() -> None:
     with pytest.raises(AuthError, match="doesn't ask"):
-        Connector(SECRET, NONCE_C).feed(b"D")
+        Connector(SECRET, ID_C, NONCE_C).feed(b"D")
 
 
 def test_a_message_in_place_of_an_answer_is_refused() -> None:
     with pytest.raises(AuthError):
-        Acceptor(SECRET, NONCE_A).feed(b"DbuZ" + bytes(140))
+        Acceptor(SECRET, ID_A, NONCE_A).feed(b"DbuZ" + bytes(140))

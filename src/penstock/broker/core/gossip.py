@@ -14,6 +14,7 @@ Everybody keeps one link to everybody and speaks on that; on links that others o
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
@@ -33,6 +34,7 @@ from penstock.broker.core.membership import (
     PFAIL,
     UNHEARD,
     Peer,
+    can_be_address,
 )
 from penstock.broker.core.node import Node
 from penstock.broker.core.refusals import Refused
@@ -214,6 +216,8 @@ def _some_gossip(node: Node, receiver: bytes) -> list[Gossip]:
 
 def heard(node: Node, line: Line, message: Message) -> None:
     """Take a PING, PONG or MEET."""
+    if not message.sender.isalnum():
+        return  # ids are words: another one would break the lines of nodes.conf
     cluster = node.cluster
     sender = cluster.peers.get(message.sender)
     if sender is not None and sender.flags & (HANDSHAKE | MYSELF):
@@ -280,7 +284,7 @@ def _answered(node: Node, peer: Peer, sender: Peer | None, message: Message) -> 
 
 def _update_address(node: Node, peer: Peer, ip: str, port: int) -> None:
     """Go after a node that speaks from another address now."""
-    if not ip or (peer.ip, peer.port) == (ip, port):
+    if (peer.ip, peer.port) == (ip, port) or not can_be_address(ip, port):
         return
     peer.ip, peer.port = ip, port
     peer.flags &= ~NOADDR
@@ -289,12 +293,11 @@ def _update_address(node: Node, peer: Peer, ip: str, port: int) -> None:
 
 
 def _shake(node: Node, ip: str, port: int) -> None:
-    """Begin a handshake with an address we were told of."""
-    try:
-        address = str(ip_address(ip))
-        node.cluster.meet(address, port, node.entropy(20).hex().encode(), node.now_ms, flags=0)
-    except (ValueError, Refused):
-        pass  # no address, or too many at once: gossip will come by again
+    """Begin a handshake with an address we were told of, if it can be one."""
+    if not can_be_address(ip, port):
+        return
+    with suppress(Refused):  # too many at once: gossip will come by again
+        node.cluster.meet(str(ip_address(ip)), port, node.entropy(20).hex().encode(), node.now_ms, flags=0)
 
 
 def _take_gossip(node: Node, sender: Peer | None, message: Message) -> None:

@@ -7,6 +7,8 @@ In nodes.conf a line `vars draining yes` may follow, which an original node pass
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final
 
 from penstock.broker.core import refusals
@@ -46,6 +48,14 @@ HELLO_GONE: Final = 100
 NO_LINK: Final = 0
 CONNECTING: Final = 1
 LINKED: Final = 2
+
+
+def can_be_address(ip: str, port: int) -> bool:
+    """Whether a node can be reached there: an address without a zone, and a port that leaves room for the bus."""
+    try:
+        return bool(ip_address(ip)) and "%" not in ip and 0 < port <= PORT_MAX
+    except ValueError:
+        return False
 
 
 class Peer:
@@ -178,8 +188,11 @@ class Cluster:
         return "".join(lines)
 
 
-def cluster_from_text(text: str, now_ms: int) -> Cluster:
-    """Read nodes.conf; anything odd is refused, since a wrong identity does more harm than no start."""
+def cluster_from_text(text: str, now_ms: int, complain: Callable[[str], None] | None = None) -> Cluster:
+    """Read nodes.conf. With `complain`, a line about another node that can't be read is named and left out.
+
+    Gossip brings that node back. A line about this node is refused: a wrong identity does more harm than no start.
+    """
     peers: list[Peer] = []
     draining = False
     flags_by_name = {name: flag for flag, name in FLAG_NAMES} | {"noflags": 0}
@@ -197,9 +210,15 @@ def cluster_from_text(text: str, now_ms: int) -> Cluster:
             problem = "its second field should be ip:port"
         elif any(name not in flags_by_name for name in fields[2].split(",")):
             problem = f"it has an unknown flag among {fields[2]!r}"
-        if problem:
+        ip, _, port = fields[1].rpartition(":") if len(fields) > 1 else ("", "", "")
+        is_mine = len(fields) > 2 and "myself" in fields[2].split(",")
+        if not problem and not is_mine and "noaddr" not in fields[2] and not can_be_address(ip, int(port)):
+            problem = f"its second field should be an IP address and a port from 1 to {PORT_MAX}"
+        if problem and (is_mine or complain is None):
             raise ConfigError(f"nodes.conf line {number} can't be read: {problem}: {line!r}")
-        ip, _, port = fields[1].rpartition(":")
+        if problem and complain is not None:
+            complain(f"nodes.conf line {number} is left out, as it can't be read: {problem}: {line!r}")
+            continue
         flags = 0
         for name in fields[2].split(","):
             flags |= flags_by_name[name]
