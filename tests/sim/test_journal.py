@@ -10,9 +10,11 @@ from random import Random
 import pytest
 
 from penstock.broker.broker import Broker
+from penstock.broker.checksums import Checksums
 from penstock.broker.core.jobs import DELIVERED
 from penstock.broker.journal import Journal, Rewrite
 from penstock.broker.persistence import Persistence
+from penstock.errors import JournalError
 from penstock.sim.disk import SimDisk, SimFile
 from tests.sim.histories import AOF, KEEPS, POLICIES, WALL_START_S, History, ScriptedHistory, SimDesk
 
@@ -64,7 +66,7 @@ def test_a_rewrite_can_be_cut_off_at_every_operation(policy: str, end: str) -> N
             assert not history.run(), f"cut at {cut_at}: {history.violations[0]}"
 
 
-def test_the_rewrite_of_that_test_replaces_both_files_and_has_changes_to_follow(
+def test_the_rewrite_of_that_test_replaces_all_files_and_has_changes_to_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replaced, followed = [], []
@@ -72,7 +74,7 @@ def test_the_rewrite_of_that_test_replaces_both_files_and_has_changes_to_follow(
     monkeypatch.setattr(SimDisk, "replace", lambda disk, name, by: (replaced.append(name), replace(disk, name, by)))
     monkeypatch.setattr(Rewrite, "follow", lambda new, *data: (followed.append(any(data)), follow(new, *data)))
     assert not ScriptedHistory(REWRITE, "always", 10_000, "kill").run()
-    assert replaced == [AOF, AOF + ".state"]
+    assert replaced == [AOF, AOF + ".state", AOF + ".sum"]
     assert sum(followed) >= 4
 
 
@@ -163,6 +165,23 @@ def believe_any_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimDisk, "boot_id", lambda disk: b"the same")
 
 
+def record_checksums_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Checksums.add
+
+    def hasty(sums: Checksums, which: int, data: bytes) -> None:
+        add(sums, which, data)
+        sums.cut()
+        sums.commit()
+        sums.sync()
+
+    monkeypatch.setattr(Checksums, "add", hasty)
+
+
+def keep_old_checksums_during_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = SimDisk.remove
+    monkeypatch.setattr(SimDisk, "remove", lambda disk, name: None if name == AOF + ".sum" else remove(disk, name))
+
+
 PLANTS = [
     skip_sync,
     skip_background_sync,
@@ -187,6 +206,21 @@ def test_a_planted_defect_is_found(
 ) -> None:
     plant(monkeypatch)
     assert first_violation(range(PLANT_SEEDS))
+
+
+def test_checksums_of_what_is_not_synced_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_checksums_before_the_sync(monkeypatch)
+    with pytest.raises(JournalError, match="bytes that were on the disk are missing"):
+        first_violation(range(BLOCK))
+
+
+def test_checksums_of_other_files_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_old_checksums_during_a_rewrite(monkeypatch)
+    whole = ScriptedHistory(REWRITE, "always", 10_000, "kill")
+    assert not whole.run()
+    with pytest.raises(JournalError, match="missing|doesn't match"):
+        for cut_at in range(whole.operations):
+            ScriptedHistory(REWRITE, "always", cut_at, "kill").run()
 
 
 # Single behaviours.

@@ -56,7 +56,7 @@ class Disk(Protocol):
         """Put one file in the place of another, atomically and durably."""
 
     def remove(self, name: str) -> None:
-        """Delete a file if it is there."""
+        """Delete a file if it is there, durably."""
 
     def boot_id(self) -> bytes:
         """Name this run of the machine: while it stays the same, what was written can be read."""
@@ -141,6 +141,7 @@ class RealDisk:
     def remove(self, name: str) -> None:
         """Delete a file if it is there."""
         (self._directory / name).unlink(missing_ok=True)
+        self._sync_directory()
 
     def boot_id(self) -> bytes:
         """Name this run of the machine; empty where the system doesn't tell, which never equals another."""

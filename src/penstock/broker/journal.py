@@ -1,6 +1,7 @@
 """The journal: what a node must remember.
 
-Two files. The first is the original's append-only file, so that an original node loads ours and we load theirs:
+Two files, and a third with their checksums (`checksums.py`). The first is the original's append-only file, so that an
+original node loads ours and we load theirs:
 
   LOADJOB <record>            a job is held here (wire.record, storage form)
   DELJOB <id>                 it is finished, deleted, or delivered for the only time
@@ -32,6 +33,7 @@ import struct
 from itertools import islice
 from typing import Final
 
+from penstock.broker.checksums import JOBS, STATES, SUM_SUFFIX, Checksums, Tails, unsummed
 from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.removal import is_handover
@@ -55,6 +57,11 @@ NO: Final = "no"
 OFF: Final = b"off"
 
 
+def file_names(name: str) -> tuple[str, str, str]:
+    """Return the names of the files of a journal: jobs, states, checksums."""
+    return name, name + STATE_SUFFIX, name + SUM_SUFFIX
+
+
 def _command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
@@ -62,7 +69,8 @@ def _command(*words: bytes) -> bytes:
 class Journal:
     """Writes the journal of one node. `failure` says why it can't, while it can't."""
 
-    def __init__(self, node: Node, disk: Disk, name: str, policy: str) -> None:
+    def __init__(self, node: Node, disk: Disk, name: str, policy: str, tails: Tails | None = None) -> None:
+        """`tails` is what a load has read of both files that has no checksum yet."""
         self.node = node
         self.disk = disk
         self.name = name
@@ -70,6 +78,10 @@ class Journal:
         self._policy = policy
         self._jobs_file: File = disk.append(name)
         self._state_file: File = disk.append(name + STATE_SUFFIX)
+        sizes = (self._jobs_file.size, self._state_file.size)
+        if tails is None or (tails[JOBS][-1].end, tails[STATES][-1].end) != sizes:
+            tails = ([unsummed(sizes[JOBS])], [unsummed(sizes[STATES])])
+        self._sums = Checksums(disk, name, tails)
         self._jobs: list[bytes] = []
         self._states: list[bytes] = []
         self._unwritten = [b"", b""]  # what a short write left over, by file
@@ -226,12 +238,16 @@ class Journal:
             self._unwritten = [b"", b""]
         try:
             while jobs:
-                jobs = jobs[self._jobs_file.write(jobs) :]
+                taken = self._jobs_file.write(jobs)
+                self._sums.add(JOBS, jobs[:taken])
+                jobs = jobs[taken:]
                 self._unsynced = True
             if self._marking and not self._sync(self._jobs_file):
                 return False
             while states:
-                states = states[self._state_file.write(states) :]
+                taken = self._state_file.write(states)
+                self._sums.add(STATES, states[:taken])
+                states = states[taken:]
                 self._unsynced = True
         except OSError as error:
             self._unwritten = [jobs, states]
@@ -240,9 +256,16 @@ class Journal:
         if self._unsynced and (self._policy == ALWAYS or self._marking):
             if not self._sync(self._state_file, self._jobs_file):
                 return False
+            if self._marking:  # seldom; with `always` the cron does it, not each turn
+                self._record_synced()
             self._unsynced = self._marking = False
         self.failure = ""
         return True
+
+    def _record_synced(self) -> None:
+        """Record the checksums of all that was written: it is on the disk."""
+        self._sums.cut()
+        self._sums.commit()
 
     def _sync(self, *files: File) -> bool:
         try:
@@ -250,6 +273,7 @@ class Journal:
                 file.sync()
         except OSError as error:
             self._sync_failed = True
+            self._sums.drop()
             self._fail(error)
             return False
         self._synced_ms = self.node.now_ms
@@ -269,8 +293,13 @@ class Journal:
             done = self._jobs_file.sync_done() & self._state_file.sync_done()
         except OSError as error:
             self._sync_failed = True
+            self._sums.drop()
             self._fail(error)
             return
+        if done and not self._sync_failed:
+            self._sums.commit()
+            if self._policy == ALWAYS and not self._unsynced:
+                self._record_synced()
         if self._policy != EVERYSEC or not self._unsynced or now_ms - self._synced_ms < SYNC_MS:
             return
         if not done:
@@ -278,6 +307,8 @@ class Journal:
             return
         self._unsynced = False
         self._synced_ms = now_ms
+        if not self._sync_failed:
+            self._sums.cut()
         self._state_file.begin_sync()
         self._jobs_file.begin_sync()
 
@@ -302,9 +333,8 @@ class Journal:
                 self._sync_failed = True
                 self._fail(error)
             raise
-        self._jobs_file.close()
-        self._state_file.close()
-        self._jobs_file, self._state_file = rewrite.jobs_file, rewrite.state_file
+        self._close_files()
+        self._jobs_file, self._state_file, self._sums = rewrite.jobs_file, rewrite.state_file, rewrite.sums
         self._unwritten = [b"", b""]
         self._sync_failed = self._marking = False
         self.failure = ""
@@ -335,8 +365,12 @@ class Journal:
     def close(self) -> None:
         """Let go of the files."""
         self.stop_rewrite()
+        self._close_files()
+
+    def _close_files(self) -> None:
         self._jobs_file.close()
         self._state_file.close()
+        self._sums.close()
 
 
 class Rewrite:
@@ -345,9 +379,10 @@ class Rewrite:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.disk = journal.disk
-        self.names = (journal.name, journal.name + STATE_SUFFIX)
+        self.names = file_names(journal.name)
         self.jobs_file = self.disk.append(REWRITE_PREFIX + self.names[0], fresh=True)
         self.state_file = self.disk.append(REWRITE_PREFIX + self.names[1], fresh=True)
+        self.sums = Checksums(self.disk, REWRITE_PREFIX + journal.name, ([unsummed(0)], [unsummed(0)]), fresh=True)
         self.started_ms = journal.node.now_ms
         # A page at a time is copied, so that jobs may come and go meanwhile: what is gone when its turn comes is left
         # out.
@@ -370,6 +405,8 @@ class Rewrite:
         try:
             _write_all(self.jobs_file, jobs)
             _write_all(self.state_file, states)
+            self.sums.add(JOBS, jobs)
+            self.sums.add(STATES, states)
         except OSError as error:  # raised by the next step: it ends the rewrite, not the command under way
             self._failure = error
 
@@ -413,11 +450,16 @@ class Rewrite:
     def finish(self) -> None:
         """Put the new files in the place of the old ones. Any mix of old and new of the two brings back the same.
 
-        They are synced whatever the policy: the old ones may be safe already, and must not be replaced by less.
+        They are synced whatever the policy: the old ones may be safe already, and must not be replaced by less. The
+        old checksums go first: a crash in between leaves none, never those of other files.
         """
         self.jobs_file.sync()
         self.state_file.sync()
+        self.sums.cut()
+        self.sums.commit()
+        self.sums.sync()
         self.replacing = True
+        self.disk.remove(self.names[-1])
         for name in self.names:
             self.disk.replace(name, by=REWRITE_PREFIX + name)
 
@@ -425,6 +467,7 @@ class Rewrite:
         """Leave nothing behind."""
         self.jobs_file.close()
         self.state_file.close()
+        self.sums.close()
         for name in self.names:
             self.disk.remove(REWRITE_PREFIX + name)
 

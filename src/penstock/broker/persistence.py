@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from penstock.broker.checksums import Tails
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import forget_all
 from penstock.broker.disk import Disk
-from penstock.broker.journal import Journal
+from penstock.broker.journal import Journal, file_names
 from penstock.broker.recovery import Load
 from penstock.errors import JournalError
 
@@ -43,6 +44,7 @@ class Persistence:
         self.last_rewrite_ok = True
         self._load: Load | None = None
         self._unsaved: list[Job] = []  # loaded, but not as the files say
+        self._tails: Tails | None = None  # what was loaded without a checksum
         self._closed: Journal | None = None  # once the node is about to end
         self._once: Journal | None = None  # for a rewrite while the journal is off: a file of this moment
 
@@ -101,6 +103,12 @@ class Persistence:
         assert self._load is not None
         loaded = self._load.result
         self._unsaved = self._load.unsaved
+        self._tails = self._load.tails
+        if self._load.damaged_checksums:
+            log.warning(
+                "%d checksums of the journal are damaged themselves: the blocks that they were for were not checked",
+                self._load.damaged_checksums,
+            )
         self._load = None
         self.loading = False
         if loaded.restored or loaded.expired:
@@ -118,7 +126,9 @@ class Persistence:
     def open(self) -> None:
         """Begin to write."""
         broker = self._broker
-        self.journal = Journal(broker.node, self._disk, broker.config.appendfilename, broker.config.appendfsync)
+        config = broker.config
+        self.journal = Journal(broker.node, self._disk, config.appendfilename, config.appendfsync, self._tails)
+        self._tails = None
         broker.node.journal = self.journal
         self.state = ON
         self._save_loaded(self.journal)
@@ -237,7 +247,7 @@ class Persistence:
         if self.rewriting:
             raise Refused("ERR", "Unable to turn on AOF. Check server logs.")
         try:
-            for name in (self._broker.config.appendfilename, self._broker.config.appendfilename + ".state"):
+            for name in file_names(self._broker.config.appendfilename):
                 self._disk.append(name, fresh=True).close()
             self.open()
             self.begin_rewrite()
@@ -275,6 +285,7 @@ class Persistence:
             self.end_load()
         finally:
             self.loading = False
+            self._tails = None  # the journal goes on, with the checksums that it has
             broker.node.journal = journal
             broker.reguard()
         if journal is not None:

@@ -8,7 +8,8 @@ a generator takes longer than the work.
 A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
 file). Zeros at the end belong to such a tail, since a power loss may leave the size of a file but not its last block,
 and a whole record ends with a line. Damage anywhere else is never passed over, and neither is a tail in which other
-records begin: the node doesn't start, says where it is, and has changed nothing.
+records begin: the node doesn't start, says where it is, and has changed nothing. So it is with a block that doesn't
+match its checksum.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 
 import hiredis
 
+from penstock.broker.checksums import JOBS, STATES, BlockChecker, Tails, read_checksums
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.restoring import Change, Restorer, Trust
@@ -30,6 +32,10 @@ from penstock.wire.record import RecordError, decode_record
 SLICE: Final = 2000  # records handled before the shell has a turn: a few milliseconds
 PAUSES: Final = (b"0", b"1", b"2", b"3")
 ADVICE: Final = "Nothing was changed; cut it with `penstock check-aof --fix`, or restore the file from a backup"
+CHECKSUM_ADVICE: Final = (
+    "Nothing was changed. Restore the file from a backup. If another program has written it, or to load it as it is, "
+    "with what may be wrong in it, remove the file of its checksums, whose name ends with .sum"
+)
 DIGITS_MAX: Final = 18  # of a length that is read here: more than any file has, and still a small integer
 STAR: Final = 0x2A
 DOLLAR: Final = 0x24
@@ -68,10 +74,16 @@ STATE_FORMS: Final = [
 class Damage(JournalError):
     """A journal that can't be trusted beyond an offset; `torn` if only its tail is incomplete."""
 
-    def __init__(self, name: str, offset: int, what: str, torn: bool) -> None:
+    def __init__(self, name: str, offset: int, what: str, torn: bool, readable: bool = False) -> None:
         super().__init__(f"{name}: {what} at byte {offset}")
         self.offset = offset
         self.torn = torn
+        self.readable = readable  # by its form; it doesn't match its checksum
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return CHECKSUM_ADVICE if self.readable else ADVICE
 
 
 class CheckResult(NamedTuple):
@@ -97,13 +109,14 @@ class Loaded(NamedTuple):
 class Reader:
     """Reads the commands of one file; `offset` is the end of the last good one, up to what was given out."""
 
-    def __init__(self, disk: Disk, name: str, forms: list[Form]) -> None:
+    def __init__(self, disk: Disk, name: str, forms: list[Form], checker: BlockChecker | None = None) -> None:
         self.name = name
+        self._checker = checker
         self.offset = 0
         self.size = 0
         self._disk = disk
         self._forms = forms
-        self._head_bytes_max = max([len(form.head) for form in forms])
+        self._head_bytes_max = max([len(form.head) for form in forms], default=0)
 
     def __iter__(self) -> Iterator[Words]:
         for batch in self.batches():
@@ -169,13 +182,24 @@ class Reader:
     def _pieces(self) -> Iterator[bytes]:
         """Give the file piece by piece, but for zeros at its end."""
         zeros = 0  # held back, until something else follows them
-        for piece in self._disk.read(self.name):
-            self.size += len(piece)
+        for piece in self.checked_pieces():
             data = piece.rstrip(b"\0")
             if data:
                 yield bytes(zeros) + data if zeros else data
                 zeros = 0
             zeros += len(piece) - len(data)
+
+    def checked_pieces(self) -> Iterator[bytes]:
+        """Return the file piece by piece; raises Damage at a block that doesn't match its checksum."""
+        for piece in self._disk.read(self.name):
+            self.size += len(piece)
+            if self._checker is not None and (block := self._checker.feed(piece)) is not None:
+                what = f"a block of {block.end - block.start} bytes that doesn't match its checksum"
+                raise Damage(self.name, block.start, what, torn=False, readable=True)
+            yield piece
+        if self._checker is not None and (missing := self._checker.missing()):
+            what = f"{missing} bytes that were on the disk are missing"
+            raise Damage(self.name, self.size, what, torn=False, readable=True)
 
     def _whole_records(self, data: bytes) -> tuple[list[Words], int, int]:
         """Give the records that `data` begins with, their end, and how many bytes at least the next one lacks.
@@ -278,17 +302,22 @@ class Load:
         self.records = 0  # of the file of jobs
         self.result = Loaded(0, 0, 0, 0)
         self.unsaved: list[Job] = []
+        self.damaged_checksums = 0
+        self._checkers = [BlockChecker(), BlockChecker()]
         self._torn: list[tuple[str, int, int]] = []  # name, end of the last whole record, size
 
     def __iter__(self) -> Iterator[None]:
         alive: dict[bytes, bytes] = {}
-        for batch in self._read(self.name, JOB_FORMS):
+        recorded = read_checksums(self.disk, self.name)
+        self.damaged_checksums = recorded.damaged
+        self._checkers = [BlockChecker(blocks) for blocks in recorded.blocks]
+        for batch in self._read(self.name, JOB_FORMS, self._checkers[JOBS]):
             if batch is None:
                 yield
             else:
                 self._note_jobs(batch, alive)
         states = States()
-        for batch in self._read(self.name + STATE_SUFFIX, STATE_FORMS):
+        for batch in self._read(self.name + STATE_SUFFIX, STATE_FORMS, self._checkers[STATES]):
             if batch is None:
                 yield
             else:
@@ -306,10 +335,19 @@ class Load:
         for file, end, _ in self._torn:
             _keep_tail(self.disk, file, end)
             self.disk.truncate(file, end)
+            which = JOBS if file == self.name else STATES
+            checker = self._checkers[which] = BlockChecker(recorded.blocks[which])
+            for piece in self.disk.read(file):
+                checker.feed(piece)
 
-    def _read(self, name: str, forms: list[Form]) -> Iterator[list[Words] | None]:
+    @property
+    def tails(self) -> Tails:
+        """What was read of both files that has no checksum yet."""
+        return self._checkers[JOBS].tail, self._checkers[STATES].tail
+
+    def _read(self, name: str, forms: list[Form], checker: BlockChecker) -> Iterator[list[Words] | None]:
         """Give the records of a file, with None now and then for the shell's turn. A torn tail is cut."""
-        reader = Reader(self.disk, name, forms)
+        reader = Reader(self.disk, name, forms, checker)
         since_turn = SLICE
         try:
             for batch in reader.batches():
@@ -320,10 +358,12 @@ class Load:
                 self.read_bytes = reader.offset
                 yield batch
         except FileNotFoundError:
+            if checker.missing():
+                raise JournalError(f"{name} is gone, and its checksums are there. {CHECKSUM_ADVICE}") from None
             return
         except Damage as damage:
             if not damage.torn or not self.cut_torn:
-                raise JournalError(f"{damage}. {ADVICE}") from None
+                raise JournalError(f"{damage}. {damage.advice}") from None
             self._torn.append((name, damage.offset, reader.size))
 
     def _note_jobs(self, batch: list[Words], alive: dict[bytes, bytes]) -> None:
@@ -436,13 +476,17 @@ def _keep_tail(disk: Disk, name: str, offset: int) -> None:
 
 
 def check(path: str) -> CheckResult:
-    """Look at a journal's file without changing it."""
+    """Look at a journal's file without changing it. `ok_up_to` is how far it can be read by its form."""
     where = Path(path)
     size = where.stat().st_size
-    forms = STATE_FORMS if path.endswith(STATE_SUFFIX) else JOB_FORMS
-    reader = Reader(RealDisk(str(where.parent)), where.name, forms)
+    disk = RealDisk(str(where.parent))
+    is_state = path.endswith(STATE_SUFFIX)
+    forms = STATE_FORMS if is_state else JOB_FORMS
+    mismatch = _mismatch(disk, where.name, STATES if is_state else JOBS)
+    reader = Reader(disk, where.name, forms)
     alive: set[bytes] = set()
     records = 0
+    problem, torn = mismatch, False
     try:
         for words in reader:
             if words[0] == b"LOADJOB":
@@ -454,5 +498,16 @@ def check(path: str) -> CheckResult:
                 alive.discard(words[1])
             records += 1
     except Damage as damage:
-        return CheckResult(size, reader.offset, records, len(alive), str(damage), damage.torn)
-    return CheckResult(size, reader.offset, records, len(alive), None, torn=False)
+        problem, torn = f"{mismatch}\n{damage}" if mismatch else str(damage), damage.torn and not mismatch
+    return CheckResult(size, reader.offset, records, len(alive), problem, torn)
+
+
+def _mismatch(disk: Disk, name: str, which: int) -> str | None:
+    """Say which block of a file doesn't match its checksum, if one doesn't."""
+    checker = BlockChecker(read_checksums(disk, name.removesuffix(STATE_SUFFIX)).blocks[which])
+    try:
+        for _ in Reader(disk, name, [], checker).checked_pieces():
+            pass
+    except Damage as damage:
+        return str(damage)
+    return None

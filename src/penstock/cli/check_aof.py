@@ -20,7 +20,8 @@ usage: penstock check-aof [--fix] [--yes] file
 
 Reads a journal (Penstock's or Disque's) from start to end, and says how far it is sound.
 
-  --fix    cut the file off where the damage begins, after asking; the jobs behind it are lost
+  --fix    cut the file off where the damage begins, after asking; the jobs behind it are lost. A file that can be
+           read but doesn't match its checksums is kept, and its checksums are removed
   --yes    do not ask
 
 Stop the node that writes the file first, and keep a copy before you --fix it.
@@ -71,6 +72,8 @@ def _check(path: Path, *, fix: bool, ask: bool) -> int:
 
 def _cut(path: Path, result: "CheckResult", *, ask: bool) -> int:
     lost = result.size - result.ok_up_to
+    if not lost:
+        return _accept(path, ask=ask)
     print(f"This will shrink {path} from {result.size} to {result.ok_up_to} bytes; {lost} bytes are lost.")
     if ask and not _agreed("Continue? [y/N]: "):
         print("Nothing was changed.")
@@ -80,12 +83,30 @@ def _cut(path: Path, result: "CheckResult", *, ask: bool) -> int:
             # A node that still runs has appended meanwhile: what was checked isn't what would be cut.
             if os.fstat(file.fileno()).st_size != result.size:
                 raise OperatorError(f"{path} has changed while it was checked. Stop the node first.")
+            _remove_checksums(path)  # they are for what is cut off, too
             file.truncate(result.ok_up_to)
             os.fsync(file.fileno())
     except OSError as error:
         raise OperatorError(f"Can't cut {path}: {error.strerror}") from error
     print("Successfully truncated AOF")
     return 0
+
+
+def _accept(path: Path, *, ask: bool) -> int:
+    """Keep a file that can be read, though it doesn't match its checksums."""
+    print(f"All of {path} can be read, so nothing is cut; what the damaged block holds may be wrong.")
+    print("This will remove its checksums, so that a node starts with it.")
+    if ask and not _agreed("Continue? [y/N]: "):
+        print("Nothing was changed.")
+        return 1
+    _remove_checksums(path)
+    print("Successfully removed the checksums")
+    return 0
+
+
+def _remove_checksums(path: Path) -> None:
+    """Remove the checksums of a journal. A node makes others when it starts."""
+    path.with_name(path.name.removesuffix(".state") + ".sum").unlink(missing_ok=True)
 
 
 def _agreed(question: str) -> bool:

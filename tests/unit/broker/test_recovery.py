@@ -72,7 +72,7 @@ def files_of(disk: SimDisk) -> dict[str, bytes]:
 
 @pytest.fixture
 def small() -> SimDisk:
-    """A small journal with something of everything in both files."""
+    """A small journal with something of everything in both files, and without checksums, as older ones are."""
     desk = start(SimDisk())
     seat = desk.client()
     ids = [seat.call("ADDJOB", "q", f"job {n}", 0) for n in range(3)]
@@ -81,7 +81,9 @@ def small() -> SimDisk:
     seat.call("ADDJOB", "q", "\r\n*1\r\n$5\r\nCLEAN\r\n\0\0", 0)
     seat.call("CLAIM", "key", "FROM", "q")
     seat.call("DELJOB", ids[2])
-    return desk.disk.process_crash()
+    left = desk.disk.process_crash()
+    left.remove(AOF + ".sum")
+    return left
 
 
 def whole_records(data: bytes) -> set[int]:
