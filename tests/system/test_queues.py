@@ -362,3 +362,52 @@ def test_a_scan_can_ask_for_jobs_by_state(
     add(shared_node, queue, "delayed", "DELAY", 100)
     words = ("JSCAN", "QUEUE", queue, "BUSYLOOP", "REPLY", "all", *options.split())
     assert {facts[-1] for facts in shared_node.call(*words)[1]} == bodies
+
+
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_a_scan_of_jobs_gives_no_more_than_it_is_asked_for(shared_node: NodeProcess, queue: bytes, count: int) -> None:
+    with shared_node.connect() as connection:
+        ids = set(connection.pipeline([("ADDJOB", queue, "body", 0)] * 256))
+    met: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, found = shared_node.call("JSCAN", cursor, "COUNT", count, "QUEUE", queue)
+        assert len(found) <= count
+        met += found
+        if cursor == b"0":
+            break
+    assert sorted(met) == sorted(ids)
+
+
+@pytest.mark.parametrize("reply", ["all", "compact"])
+def test_a_scan_of_large_jobs_is_cut_by_its_size(shared_node: NodeProcess, queue: bytes, reply: str) -> None:
+    body = b"x" * 100_000
+    with shared_node.connect() as connection:
+        ids = set(connection.pipeline([("ADDJOB", queue, body, 0)] * 30))
+    rows: list[list[bytes]] = []
+    cursor = b"0"
+    while True:
+        cursor, found = shared_node.call("JSCAN", cursor, "QUEUE", queue, "REPLY", reply)
+        assert len(found) <= 10  # a megabyte
+        rows += found
+        if cursor == b"0":
+            break
+    assert sorted(row[1] if reply == "all" else row[0] for row in rows) == sorted(ids)
+    assert all(body in row for row in rows)
+
+
+def test_jobs_that_come_and_go_hide_no_other_from_a_scan(shared_node: NodeProcess, queue: bytes) -> None:
+    with shared_node.connect() as connection:
+        ids = connection.pipeline([("ADDJOB", queue, "body", 0)] * 256)
+    staying, going = set(ids[::2]), ids[1::2]
+    met: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        cursor, found = shared_node.call("JSCAN", cursor, "COUNT", 3, "QUEUE", queue)
+        met.update(found)
+        if cursor == b"0":
+            break
+        for _ in range(3):
+            if going:
+                shared_node.call("ACKJOB", going.pop())
+    assert staying <= met

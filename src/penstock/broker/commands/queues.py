@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 SCAN_COUNT_DEFAULT = 100
+ROW_BYTES = 512  # of SHOW's fields without queue and body
 PAUSE_WORDS = {b"IN": PAUSED_IN, b"OUT": PAUSED_OUT, b"ALL": PAUSED_IN | PAUSED_OUT}
 SHOW_FIELDS = (
     b"id",
@@ -168,6 +169,11 @@ def _simple_id(node: Node, job: Job, protocol: int) -> bytes:
     return b"+%b\r\n" % job.id
 
 
+def _row_bytes(job: Job) -> int:
+    """About what a job's row takes in a reply."""
+    return ROW_BYTES + len(job.queue) + len(job.body)
+
+
 JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
     b"ID": _simple_id,
     b"ALL": _show,
@@ -279,5 +285,5 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         is_any = not states and not shades
         return is_any or job.state in states or any(shade(node, job) for shade in shades)
 
-    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted)
+    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted, _row_bytes)
     return _scan_reply(cursor, [shape(node, job, client.protocol) for job in found])
