@@ -105,9 +105,9 @@ def push(
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
     unique: Annotated[str | None, typer.Option(metavar="KEY", help="No second job under this key.")] = None,
     unique_for: Annotated[float, typer.Option(metavar="SECONDS", help="The key stays taken after the job's end.")] = 0,
-    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Dropped after so long.")] = None,
+    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time to live; no expiry by default.")] = None,
     retry: Annotated[float | None, typer.Option(metavar="SECONDS", help="Delivered again after so long.")] = None,
-    replicate: Annotated[int | None, typer.Option(metavar="N", help="Copies on so many nodes.")] = None,
+    replicate: Annotated[int | None, typer.Option(metavar="N", help="Number of copies; 2 by default.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't print the ids.")] = False,
 ) -> None:
     """Add jobs; prints their ids. Bodies are taken as they are, from the command line or from standard input."""

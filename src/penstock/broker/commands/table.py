@@ -152,8 +152,8 @@ _ORIGINAL = (
      ("JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE queue] [STATE wait-repl|active|queued|acked|scheduled|reserved ...]"
       " [REPLY all|id|compact]"),
      ("Walk over this node's jobs. A call gives up to COUNT jobs (100 if not given) and 1 MB, or one job, and looks at"
-      " ten times as many at most; BUSYLOOP or a negative COUNT gives all in one reply. A job that is there from the first"
-      " call to the last is met."),
+      " ten times as many at most; BUSYLOOP or a negative COUNT gives all in one reply. A job that is there from the"
+      " first call to the last is met."),
      "array: next cursor (0 at the end), array of ids, or of jobs as SHOW gives them",
      (_SYNTAX, _CURSOR, _NUMBER, "ERR Invalid job state name", "ERR Invalid REPLY type, try ID or ALL")),
     ("enqueue", -1, "write denyoom fast", "jobs", "ENQUEUE id [id ...]",
