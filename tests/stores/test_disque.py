@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -457,3 +459,17 @@ async def test_a_store_knows_what_its_nodes_can_do(disque_node: ShiftingNode) ->
     async with opened(disque_node) as (store, _):
         assert {Capability.TOKEN, Capability.CLAIM, Capability.EXTEND, Capability.SHARED_PAUSE} <= store.capabilities
         assert not {Capability.UNIQUE, Capability.ATOMIC_MOVE, Capability.HISTORY} & store.capabilities
+
+
+async def test_jobs_that_expire_are_counted(disque_node: ShiftingNode) -> None:
+    async with opened(disque_node) as (_, queue):
+        await queue.push_many([Push(1, ttl=50), Push(2, ttl=50), Push(3)])
+        assert (await queue.stats())["expired"] == 0
+        disque_node.shift(60)
+        assert await queue.size() == 1
+        assert (await queue.stats())["expired"] == 2
+    with blocking.connect(url_of(disque_node)) as store:
+        assert store.queue(queue.name).stats()["expired"] == 2
+    words = [sys.executable, "-m", "penstock", "stats", url_of(disque_node), queue.name, "--json"]
+    printed = subprocess.run(words, check=True, capture_output=True)  # noqa: ASYNC221 - nothing else is under way
+    assert json.loads(printed.stdout) == {"queue": queue.name, "expired": 2}

@@ -124,9 +124,9 @@ def test_peeking_shows_a_job_that_came_back_in_its_old_place(shared_node: NodePr
 def test_the_facts_of_a_queue_come_as_names_and_values(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
     add(shared_node, queue)
     reply = link.ask("QSTAT", queue)
-    head = b"*20\r\n$4\r\nname\r\n" + bulk(queue) + b"$3\r\nlen\r\n:1\r\n$3\r\nage\r\n:"
+    head = b"*22\r\n$4\r\nname\r\n" + bulk(queue) + b"$3\r\nlen\r\n:1\r\n$3\r\nage\r\n:"
     middle = b"$7\r\nblocked\r\n:0\r\n$11\r\nimport-from\r\n*0\r\n$11\r\nimport-rate\r\n:0\r\n"
-    tail = b"$7\r\njobs-in\r\n:1\r\n$8\r\njobs-out\r\n:0\r\n$5\r\npause\r\n$4\r\nnone\r\n"
+    tail = b"$7\r\njobs-in\r\n:1\r\n$8\r\njobs-out\r\n:0\r\n$5\r\npause\r\n$4\r\nnone\r\n$7\r\nexpired\r\n:0\r\n"
     assert reply.startswith(head)
     assert reply.endswith(middle + tail)
     assert b"\r\n$4\r\nidle\r\n:" in reply

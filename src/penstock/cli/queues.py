@@ -242,13 +242,15 @@ def queues(url: Url, is_json: Json = False) -> None:
 def stats(url: Url, queue: Name, is_json: Json = False) -> None:
     """Show the counters of a queue."""
     with connect(url) as store:
-        if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
-            raise Unsupported(
-                f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
-                "adding stats=redis://HOST/0, or another store, to the URL that all use",
-                "statistics",
-            )
         counters = store.queue(queue).stats()
+        if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
+            counters = store.driver.counters(queue)  # what this process has counted says nothing of the others
+            if not counters:
+                raise Unsupported(
+                    f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
+                    "adding stats=redis://HOST/0, or another store, to the URL that all use",
+                    "statistics",
+                )
     if is_json:
         print_json({"queue": queue, **counters})
     else:

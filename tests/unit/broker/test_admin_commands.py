@@ -397,7 +397,7 @@ SECTIONS = {
     "aof_last_rewrite_time_sec aof_current_rewrite_time_sec aof_last_bgrewrite_status aof_last_write_status",
     "Stats": "total_connections_received total_commands_processed instantaneous_ops_per_sec "
     "total_net_input_bytes total_net_output_bytes instantaneous_input_kbps instantaneous_output_kbps "
-    "rejected_connections latest_fork_usec",
+    "rejected_connections expired_jobs latest_fork_usec",
     "CPU": "used_cpu_sys used_cpu_user used_cpu_sys_children used_cpu_user_children",
 }
 JOURNAL_KEYS = (

@@ -183,6 +183,7 @@ def _stats(broker: Broker) -> Pairs:
         ("instantaneous_input_kbps", stats.input_rate.value() / 1024),
         ("instantaneous_output_kbps", stats.output_rate.value() / 1024),
         ("rejected_connections", stats.rejected),
+        ("expired_jobs", broker.node.expired_jobs),
         ("latest_fork_usec", 0),  # nothing here forks: rewrites go in steps
     ]
 

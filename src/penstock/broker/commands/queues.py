@@ -10,7 +10,7 @@ from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, in
 from penstock.broker.commands.jobs import find_jobs
 from penstock.broker.core.acks import is_dummy
 from penstock.broker.core.blocking import set_pause
-from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, OUT, STATE_NAMES, Confirming, Job
+from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_given_back, is_out
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
@@ -75,6 +75,7 @@ def qstat(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         (b"jobs-in", queue.jobs_in),
         (b"jobs-out", queue.jobs_out),
         (b"pause", PAUSE_NAMES[queue.pause]),
+        (b"expired", queue.expired),
     ]
     return encode_value([item for pair in values for item in pair], client.protocol)
 
@@ -181,14 +182,9 @@ JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
 }
 
 
-def _is_given_back(job: Job) -> bool:
-    """Tell whether an active job was given back here, for later: its next queueing is no more than that."""
-    return not job.token and job.flags & (DELIVERED | BCAST_QUEUED) == DELIVERED
-
-
 def _is_reserved(node: Node, job: Job) -> bool:
-    """Tell whether a client of this node has a job."""
-    return job.state == ACTIVE and bool(job.token or (job.flags & OUT and not _is_given_back(job)))
+    """Whether a client of this node has a job."""
+    return is_out(job)
 
 
 def _is_scheduled(node: Node, job: Job) -> bool:
@@ -198,7 +194,7 @@ def _is_scheduled(node: Node, job: Job) -> bool:
     """
     if job.state != ACTIVE or job.token:
         return False
-    return _is_given_back(job) or node.wall_ms < job.ctime // NS_PER_MS + job.rules.delay_s * 1000
+    return is_given_back(job) or node.wall_ms < job.ctime // NS_PER_MS + job.rules.delay_s * 1000
 
 
 # What an active job is active for; these are ours.

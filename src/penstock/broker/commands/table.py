@@ -140,7 +140,8 @@ _ORIGINAL = (
      "Look at waiting jobs without taking them: oldest first, newest first for a negative count.",
      "array of [queue, id, body]", (_NUMBER,)),
     ("qstat", 2, "readonly fast", "queues", "QSTAT queue",
-     "Length, age, traffic, import sources and pause state of a queue.",
+     ("Length, age, traffic, import sources, pause state and expired jobs of this node's part of a queue. A queue"
+      " without jobs, clients and pause is forgotten after 5 minutes without traffic, with its counters."),
      "array of names and values by turns, or nil", ()),
     ("qscan", -1, "readonly", "queues",
      "QSCAN [cursor] [COUNT n] [BUSYLOOP] [MINLEN n] [MAXLEN n] [IMPORTRATE n]",
