@@ -254,13 +254,13 @@ class Server:
 
     def _move_to(self, path: str) -> None:
         """CONFIG SET dir: nodes.conf comes along, and no other node may use the place."""
+        if Path(path).exists() and Path(path).samefile(Path.cwd()):
+            return
         if self.config.appendonly:
             raise ConfigRefused(
                 f"The journal is on, and in {Path.cwd()}: a node that is started there would not find what was written "
                 "since. Turn it off first (CONFIG SET appendonly no), or stop the node and move its files"
             )
-        if Path(path).exists() and Path(path).samefile(Path.cwd()):
-            return
         before = Path.cwd()
         process.change_directory(path)
         try:
