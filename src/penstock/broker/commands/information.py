@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR
 from penstock.broker.core.refusals import Refused
+from penstock.native import modules_in_use
 from penstock.wire.replies import bulk
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _server(broker: Broker) -> Pairs:
         ("executable", facts["executable"]),
         ("config_file", config.file or ""),
         ("penstock_version", release()),
+        ("penstock_modules", modules_in_use()),
     ]
 
 
