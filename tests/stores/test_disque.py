@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -27,6 +29,7 @@ from penstock.errors import (
 from penstock.queues import aio, blocking
 from penstock.queues.aio.disque import scanning
 from penstock.queues.disque.refusals import as_told
+from penstock.queues.disque.terms import TTL_S_MAX
 from tests.certificates import Authority
 from tests.conftest import StartNode
 from tests.processes import NodeProcess, free_port
@@ -99,7 +102,7 @@ async def test_what_other_clients_add_is_read(disque_node: ShiftingNode) -> None
 async def test_a_push_says_how_a_job_is_kept(disque_node: ShiftingNode) -> None:
     async with opened(disque_node, lease=90) as (_, queue):
         plain = shown(disque_node, await queue.push(1))
-        assert (plain["retry"], plain["ttl"], plain["delay"]) == (90, 365 * 24 * 3600, 0)
+        assert (plain["retry"], plain["ttl"], plain["delay"]) == (90, TTL_S_MAX, 0)
         told = shown(disque_node, await queue.push(1, retry=4.5, ttl=99.5, replicate=1, delay=1.2))
         assert (told["retry"], told["ttl"], told["delay"], told["repl"]) == (5, 100, 2, 1)
         late = shown(disque_node, await queue.push(1, delay=400 * 24 * 3600))
@@ -416,7 +419,7 @@ async def test_tls(start_node: StartNode, tmp_path: Path) -> None:
 
 async def test_a_refusal_says_what_to_do(disque_node: ShiftingNode) -> None:
     async with opened(disque_node) as (_, queue):
-        with pytest.raises(StoreError, match=r"refused: NOREPL Not enough.*`replicate`"):
+        with pytest.raises(StoreError, match=r"NOREPL Not enough.*3 copies.*1 of 1 nodes.*replicate=1"):
             await queue.push(1, replicate=3)
         with pytest.raises(StoreError, match="DELAY is greater than TTL"):
             await queue.push(1, delay=10, ttl=5)
@@ -456,3 +459,17 @@ async def test_a_store_knows_what_its_nodes_can_do(disque_node: ShiftingNode) ->
     async with opened(disque_node) as (store, _):
         assert {Capability.TOKEN, Capability.CLAIM, Capability.EXTEND, Capability.SHARED_PAUSE} <= store.capabilities
         assert not {Capability.UNIQUE, Capability.ATOMIC_MOVE, Capability.HISTORY} & store.capabilities
+
+
+async def test_jobs_that_expire_are_counted(disque_node: ShiftingNode) -> None:
+    async with opened(disque_node) as (_, queue):
+        await queue.push_many([Push(1, ttl=50), Push(2, ttl=50), Push(3)])
+        assert (await queue.stats())["expired"] == 0
+        disque_node.shift(60)
+        assert await queue.size() == 1
+        assert (await queue.stats())["expired"] == 2
+    with blocking.connect(url_of(disque_node)) as store:
+        assert store.queue(queue.name).stats()["expired"] == 2
+    words = [sys.executable, "-m", "penstock", "stats", url_of(disque_node), queue.name, "--json"]
+    printed = subprocess.run(words, check=True, capture_output=True)  # noqa: ASYNC221 - nothing else is under way
+    assert json.loads(printed.stdout) == {"queue": queue.name, "expired": 2}

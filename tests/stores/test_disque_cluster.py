@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from penstock import DeadLetter, JobState, Push
-from penstock.errors import ConnectionLost, LeaseLost, OutcomeUnknown
+from penstock.errors import ConnectionLost, LeaseLost, OutcomeUnknown, StoreError
 from penstock.queues import aio, blocking
 from tests.conftest import StartNode
-from tests.processes import NodeProcess, meet
+from tests.processes import NodeProcess, meet, wait_until
 from tests.stores.harness import PATIENCE
 
 pytestmark = pytest.mark.system
@@ -116,6 +116,71 @@ async def test_jobs_are_removed_and_moved_wherever_they_wait(nodes: list[NodePro
     assert await first.queue(name).total() == 0
     for store in stores:
         await store.close()
+
+
+def holders_of(nodes: list[NodeProcess], job_id: str) -> list[NodeProcess]:
+    return [node for node in nodes if node.call("SHOW", job_id) is not None]
+
+
+async def test_a_job_is_on_two_nodes_unless_somebody_says_otherwise(nodes: list[NodeProcess]) -> None:
+    async with aio.connect(url_of(*nodes)) as store:
+        queue = store.queue(next(_names))
+        pushed = [await queue.push(1), *await queue.push_many([1, Push(2, delay=1000), Push(3, retry=7)])]
+        assert [len(holders_of(nodes, job_id)) for job_id in pushed] == [2, 2, 2, 2]
+        assert len(holders_of(nodes, await queue.push(1, replicate=3))) == 3
+        assert len(holders_of(nodes, await queue.push(1, replicate=1))) == 1
+    with blocking.connect(url_of(*nodes)) as store:
+        assert len(holders_of(nodes, store.queue(queue.name).push(1))) == 2
+
+
+@pytest.mark.parametrize("is_on_it", [True, False])
+async def test_one_dead_node_of_three_stops_no_push(mortal_nodes: list[NodeProcess], is_on_it: bool) -> None:
+    async with aio.connect(url_of(*mortal_nodes)) as store:
+        queue = store.queue(next(_names))
+        await queue.push(0)
+        async with store.driver._clients.borrow() as client:
+            mine = client.node
+        dying = next(node for node in mortal_nodes if (id_of(node) == mine) is is_on_it)
+        dying.kill()
+        alive = [node for node in mortal_nodes if node is not dying]
+        ids = [await queue.push(number) for number in range(1, 20)]
+        ids += await queue.push_many(range(20, 40))
+        assert [len(holders_of(alive, job_id)) for job_id in ids] == [2] * 39
+
+
+def test_one_dead_node_of_three_stops_no_push_of_the_blocking_form(mortal_nodes: list[NodeProcess]) -> None:
+    mortal_nodes[2].kill()
+    with blocking.connect(url_of(*mortal_nodes)) as store:
+        queue = store.queue(next(_names))
+        queue.push_many(range(10))
+        assert queue.size() == 10
+
+
+async def test_too_few_nodes_for_the_copies_are_counted_in_the_error(mortal_nodes: list[NodeProcess]) -> None:
+    for node in mortal_nodes[1:]:
+        node.kill()
+    # Until then an add waits for them.
+    wait_until(lambda: mortal_nodes[0].call("CLUSTER", "NODES").count(b"fail") == 2)
+    async with aio.connect(url_of(mortal_nodes[0])) as store:
+        queue = store.queue(next(_names))
+        told = r"2 copies were asked for, and 1 of 3 nodes can be reached.*replicate"
+        with pytest.raises(StoreError, match=told):
+            await queue.push(1)
+        with pytest.raises(StoreError, match=told):
+            await queue.push_many([Push(1), Push(2, delay=5)])
+        assert await queue.push(1, replicate=1)
+
+
+async def test_a_node_that_is_forgotten_counts_no_more(start_node: StartNode) -> None:
+    here, gone = start_node(appendonly="no"), start_node(appendonly="no")
+    meet(here, gone)
+    gone_id = id_of(gone)
+    async with aio.connect(url_of(here)) as store:
+        queue = store.queue(next(_names))
+        assert len(holders_of([here, gone], await queue.push(1))) == 2
+        gone.kill()
+        here.call("CLUSTER", "FORGET", gone_id)
+        assert await queue.push(1)
 
 
 async def test_a_job_without_a_retry_has_one_copy(nodes: list[NodeProcess]) -> None:

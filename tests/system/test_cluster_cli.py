@@ -45,7 +45,7 @@ StartNode = Callable[..., NodeProcess]
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Where a test makes its cluster; nothing runs there afterwards."""
-    path = tmp_path / "trial"
+    path = tmp_path / "penstock-cluster"
     yield path
     leave(path)
 
@@ -116,6 +116,19 @@ def test_nodes_that_were_stopped_start_again_with_their_jobs(make: Callable[[int
     assert is_well(made.addresses[0], 2)
     assert state(made.addresses[0])["jobs"] == 2
     assert "0 nodes started." in done("start", "--dir", made.directory)
+
+
+def test_status_without_an_address_asks_the_cluster_of_this_directory(
+    make: Callable[[int], Made], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(2)
+    monkeypatch.chdir(directory.parent)
+    said = json.loads(done("status", "--json"))
+    assert {node["address"] for node in said["nodes"]} == set(made.addresses)
+    done("remove", made.addresses[0], "--shutdown")
+    wait_until(lambda: not local.load(directory)[0].is_running())
+    said = json.loads(done("status", "--json"))
+    assert [node["address"] for node in said["nodes"]] == [made.addresses[1]]
 
 
 def test_what_create_prints_can_be_typed(make: Callable[[int], Made], directory: Path) -> None:

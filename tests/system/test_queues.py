@@ -124,9 +124,9 @@ def test_peeking_shows_a_job_that_came_back_in_its_old_place(shared_node: NodePr
 def test_the_facts_of_a_queue_come_as_names_and_values(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
     add(shared_node, queue)
     reply = link.ask("QSTAT", queue)
-    head = b"*20\r\n$4\r\nname\r\n" + bulk(queue) + b"$3\r\nlen\r\n:1\r\n$3\r\nage\r\n:"
+    head = b"*22\r\n$4\r\nname\r\n" + bulk(queue) + b"$3\r\nlen\r\n:1\r\n$3\r\nage\r\n:"
     middle = b"$7\r\nblocked\r\n:0\r\n$11\r\nimport-from\r\n*0\r\n$11\r\nimport-rate\r\n:0\r\n"
-    tail = b"$7\r\njobs-in\r\n:1\r\n$8\r\njobs-out\r\n:0\r\n$5\r\npause\r\n$4\r\nnone\r\n"
+    tail = b"$7\r\njobs-in\r\n:1\r\n$8\r\njobs-out\r\n:0\r\n$5\r\npause\r\n$4\r\nnone\r\n$7\r\nexpired\r\n:0\r\n"
     assert reply.startswith(head)
     assert reply.endswith(middle + tail)
     assert b"\r\n$4\r\nidle\r\n:" in reply
@@ -362,3 +362,52 @@ def test_a_scan_can_ask_for_jobs_by_state(
     add(shared_node, queue, "delayed", "DELAY", 100)
     words = ("JSCAN", "QUEUE", queue, "BUSYLOOP", "REPLY", "all", *options.split())
     assert {facts[-1] for facts in shared_node.call(*words)[1]} == bodies
+
+
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_a_scan_of_jobs_gives_no_more_than_it_is_asked_for(shared_node: NodeProcess, queue: bytes, count: int) -> None:
+    with shared_node.connect() as connection:
+        ids = set(connection.pipeline([("ADDJOB", queue, "body", 0)] * 256))
+    met: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, found = shared_node.call("JSCAN", cursor, "COUNT", count, "QUEUE", queue)
+        assert len(found) <= count
+        met += found
+        if cursor == b"0":
+            break
+    assert sorted(met) == sorted(ids)
+
+
+@pytest.mark.parametrize("reply", ["all", "compact"])
+def test_a_scan_of_large_jobs_is_cut_by_its_size(shared_node: NodeProcess, queue: bytes, reply: str) -> None:
+    body = b"x" * 100_000
+    with shared_node.connect() as connection:
+        ids = set(connection.pipeline([("ADDJOB", queue, body, 0)] * 30))
+    rows: list[list[bytes]] = []
+    cursor = b"0"
+    while True:
+        cursor, found = shared_node.call("JSCAN", cursor, "QUEUE", queue, "REPLY", reply)
+        assert len(found) <= 10  # a megabyte
+        rows += found
+        if cursor == b"0":
+            break
+    assert sorted(row[1] if reply == "all" else row[0] for row in rows) == sorted(ids)
+    assert all(body in row for row in rows)
+
+
+def test_jobs_that_come_and_go_hide_no_other_from_a_scan(shared_node: NodeProcess, queue: bytes) -> None:
+    with shared_node.connect() as connection:
+        ids = connection.pipeline([("ADDJOB", queue, "body", 0)] * 256)
+    staying, going = set(ids[::2]), ids[1::2]
+    met: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        cursor, found = shared_node.call("JSCAN", cursor, "COUNT", 3, "QUEUE", queue)
+        met.update(found)
+        if cursor == b"0":
+            break
+        for _ in range(3):
+            if going:
+                shared_node.call("ACKJOB", going.pop())
+    assert staying <= met

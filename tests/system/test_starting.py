@@ -231,6 +231,9 @@ def test_the_directory_doesnt_change_while_the_journal_is_in_it(start_node: Star
     node = start_node()
     with pytest.raises(ReplyError, match=r"The journal is on, and in .*appendonly no"):
         node.call("CONFIG", "SET", "dir", str(tmp_path))
+    assert node.call("CONFIG", "SET", "dir", str(node.directory)) == b"OK"
+    assert node.call("CONFIG", "SET", "dir", ".") == b"OK"
+    assert node.call("CONFIG", "GET", "dir")[1].decode() == str(node.directory)
     node.call("ADDJOB", "q", "body", 0)
     node.kill()
     assert node.start().call("QLEN", "q") == 1

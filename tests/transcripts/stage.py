@@ -6,6 +6,7 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     strangers A B C        three nodes that don't
     A ADDJOB q hello 0     a command of a client of A; each node has one client, `A2` is a second one of A
     wait 0.5               time passes, in seconds
+    suspend 3600           time passes, and all nodes stand still: as much as is wanted, at once
     cut A B                A and B no longer reach each other; `heal` ends all cuts
     deafen A2              replies to it no longer leave the node, as to a client whose link is broken
     close A2               the node hears that it is gone
@@ -255,6 +256,9 @@ class Stage:
 
     def _do_wait(self, seconds: str) -> None:
         self._wait(float(seconds))
+
+    def _do_suspend(self, seconds: str) -> None:
+        self._set_clock(self.now_s + float(seconds))
 
     def _wait(self, seconds: float) -> None:
         until = round(self.now_s + seconds, 6)

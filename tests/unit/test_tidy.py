@@ -58,7 +58,9 @@ LAYERS = {
         "penstock.broker.config penstock.broker.directives", "package vocabulary wire core", banned="asyncio"
     ),
     # Handlers are given the broker and the client, so they name their types; the broker imports the handlers.
-    "commands": layer("penstock.broker.commands", "package vocabulary wire core config session", banned="asyncio"),
+    "commands": layer(
+        "penstock.broker.commands", "package vocabulary native wire core config session", banned="asyncio"
+    ),
     "session": layer(
         "penstock.broker.broker penstock.broker.clients",
         "package vocabulary wire core config commands broker",
@@ -66,7 +68,7 @@ LAYERS = {
     ),
     "broker": layer("penstock.broker", "package vocabulary wire core config session", "hiredis", banned="asyncio"),
     # The only module of the broker that knows an event loop.
-    "loop": layer("penstock.broker.server", f"package vocabulary wire {BROKER}", "uvloop"),
+    "loop": layer("penstock.broker.server", f"package vocabulary native wire {BROKER}", "uvloop"),
     "sim": layer("penstock.sim", f"package vocabulary wire {BROKER}", "hiredis"),
     "client": layer("penstock.client", "package vocabulary wire", "hiredis"),
     "fsq": layer("penstock.fsq", "package vocabulary", "inotify_simple"),
@@ -81,7 +83,7 @@ LAYERS = {
     "spark_name": layer("pyspark_penstock", "spark"),
     "cli": layer(
         "penstock.cli",
-        f"package vocabulary wire {BROKER} sim client fsq queues worker spark",
+        f"package vocabulary native wire {BROKER} sim client fsq queues worker spark",
         "prompt_toolkit rich typer uvloop",
     ),
     # `python -m penstock`: nothing but the way into the command line.

@@ -85,19 +85,19 @@ class Number(Kind):
     lowest: int = 0
     highest: int = INTEGER_MAX
     lowest_set: int | None = None  # where CONFIG SET allows another one than the file
-    clamp: bool = False  # bring a value into the range in place of refusing it
+    clamp: bool = False  # bring a value into the range in place of refusing it; CONFIG SET refuses one below 0
 
     def from_set(self, value: bytes, current: Any) -> int:
         # As every integer argument of a command: empty is 0, and a NUL ends it.
         digits = value.split(b"\0")[0] or b"0"
-        return self._within(digits, self.lowest if self.lowest_set is None else self.lowest_set)
+        return self._within(digits, self.lowest if self.lowest_set is None else self.lowest_set, 0)
 
     def read(self, word: bytes) -> int:
         return self._within(word, self.lowest)
 
-    def _within(self, word: bytes, lowest: int) -> int:
+    def _within(self, word: bytes, lowest: int, least: int = -INTEGER_MAX - 1) -> int:
         number = parse_integer(os.fsdecode(word))
-        if self.clamp:
+        if self.clamp and number >= least:
             return min(max(number, lowest), self.highest)
         if not lowest <= number <= self.highest:
             raise ValueError(f"{number} is out of range: give a number from {lowest} to {self.highest}")
@@ -410,8 +410,8 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "so include first what this file shall override.",
             example="include /etc/penstock/common.conf"),
         Directive("hz", Number(1, 500, clamp=True), 10, _SET,
-            "How many times a second the node does its housekeeping; brought into 1 to 500. More costs "
-            "idle CPU."),
+            "How many times a second the node does its housekeeping; brought into 1 to 500 (CONFIG SET refuses "
+            "a number below 0). More costs idle CPU."),
         Directive("activerehashing", _yes_no, True, _SET,
             "Accepted so that files of Disque load. It does nothing."),
         Directive("databases", Number(1, INT_MAX), 16, _GET,

@@ -43,6 +43,7 @@ from penstock.wire.record import JobRecord, record_template
 # state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token, ms that were left until the requeue time
 STATE: Final = struct.Struct("<BBHHQQI")
 LEFT_MS_MAX: Final = (1 << 32) - 1  # and more: 49 days
+EXPIRES_S_MAX: Final = (1 << 32) - 1  # unix time: a job that would live beyond the year 2106 ends there
 STATE_SUFFIX: Final = ".state"
 REWRITE_PREFIX: Final = "temp-rewrite-"
 SYNC_MS: Final = 1000  # appendfsync everysec
@@ -162,7 +163,7 @@ class Journal:
             gc_retry=0,
             flags=job.flags & STORED_FLAGS,
             replicate=job.rules.replicate,
-            expires=(job.expires_at + self.node.wall_offset_ms + 999) // 1000,
+            expires=min((job.expires_at + self.node.wall_offset_ms + 999) // 1000, EXPIRES_S_MAX),
             ctime=job.ctime,
             delay=job.rules.delay_s,
             retry=job.rules.retry_s,

@@ -23,12 +23,14 @@ from pathlib import Path
 from penstock.broker import process
 from penstock.broker.broker import Broker
 from penstock.broker.bus_links import BusLinks
+from penstock.broker.commands.information import release
 from penstock.broker.config import Config, ConfigRefused, flags_from_argv, load, rewrite
 from penstock.broker.connection import Connection
 from penstock.broker.core.membership import BUS_PORT_OFFSET, Cluster, cluster_from_text
 from penstock.broker.disk import RealDisk, lock
 from penstock.broker.links import Listener, Rounds
 from penstock.errors import ConfigError, OperatorError, PenstockError
+from penstock.native import modules_in_use
 
 log = logging.getLogger("penstock")
 
@@ -69,6 +71,7 @@ class Server:
 
     async def serve(self) -> int:
         """Listen, bring back the journal, and run until told to stop; gives the exit code."""
+        log.info("penstock %s starting, %s", release(), modules_in_use())
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -256,13 +259,13 @@ class Server:
 
     def _move_to(self, path: str) -> None:
         """CONFIG SET dir: nodes.conf comes along, and no other node may use the place."""
+        if Path(path).exists() and Path(path).samefile(Path.cwd()):
+            return
         if self.config.appendonly:
             raise ConfigRefused(
                 f"The journal is on, and in {Path.cwd()}: a node that is started there would not find what was written "
                 "since. Turn it off first (CONFIG SET appendonly no), or stop the node and move its files"
             )
-        if Path(path).exists() and Path(path).samefile(Path.cwd()):
-            return
         before = Path.cwd()
         process.change_directory(path)
         try:

@@ -20,11 +20,12 @@ from penstock.cli import cluster_help
 from penstock.cli.application import application
 from penstock.cli.application import run as run_application
 from penstock.cli.cluster_access import access
-from penstock.cli.cluster_local import DEFAULT_DIRECTORY
+from penstock.cli.cluster_local import DEFAULT_DIRECTORY, address_of_any
 from penstock.cli.cluster_voice import Voice
-from penstock.client.addresses import parse_address
+from penstock.client.addresses import Address, parse_address
 
 DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_NODE = f" Default: one of {DEFAULT_DIRECTORY} if that is here, else {DEFAULT_ADDRESS}:7711."
 
 app = application()
 
@@ -69,6 +70,13 @@ def run(argv: list[str]) -> int:
     return run_application(app, argv, "penstock cluster")
 
 
+def _asked(address: str | None) -> Address:
+    """Return the node to ask: the one that was named, or one of the cluster in this directory, or the default one."""
+    if address is not None:
+        return parse_address(address)
+    return address_of_any(DEFAULT_DIRECTORY) or parse_address(DEFAULT_ADDRESS)
+
+
 @app.command(help=cluster_help.CREATE)
 def create(
     count: Annotated[int, typer.Argument(metavar="N", help="How many nodes, 1 to 50.", show_default=False)],
@@ -103,7 +111,9 @@ def stop(directory: Directory = DEFAULT_DIRECTORY, is_json: Json = False) -> Non
 
 @app.command(help=cluster_help.STATUS)
 def status(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The node to ask first.")] = DEFAULT_ADDRESS,
+    address: Annotated[
+        str | None, typer.Argument(metavar="ADDRESS", help=f"The node to ask first.{DEFAULT_NODE}", show_default=False)
+    ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="One line of JSON, for programs.")] = False,
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="SECONDS", min=0.1, help="Look again so often, until Ctrl-C.")
@@ -118,7 +128,7 @@ def status(
     from penstock.cli import cluster_status
 
     way = access(password, tls, ca, cert, key)
-    raise typer.Exit(cluster_status.status(way, parse_address(address), is_json, watch))
+    raise typer.Exit(cluster_status.status(way, _asked(address), is_json, watch))
 
 
 @app.command(help=cluster_help.ADD)
@@ -188,7 +198,10 @@ def forget(
     node: Annotated[
         str, typer.Argument(metavar="NODE", help="The dead node: an id or an address.", show_default=False)
     ],
-    at: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="A node of the cluster.")] = DEFAULT_ADDRESS,
+    at: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ADDRESS", help=f"A node of the cluster.{DEFAULT_NODE}", show_default=False),
+    ] = None,
     force: Force = False,
     is_json: Json = False,
     password: Password = None,
@@ -201,4 +214,4 @@ def forget(
     from penstock.cli import cluster_change
 
     way = access(password, tls, ca, cert, key)
-    raise typer.Exit(cluster_change.forget(way, node, parse_address(at), force, Voice(is_json)))
+    raise typer.Exit(cluster_change.forget(way, node, _asked(at), force, Voice(is_json)))

@@ -73,10 +73,11 @@ Exit codes: 0 none of them runs any more, 1 one still does, 2 there is no cluste
 STATUS = """\
 Show the nodes of a cluster, what they hold, and what is wrong.
 
-One node is asked who there is, then all of them. STATE and LINK are what the asked node thinks of each, SEES how many
-others a node can reach itself. JOBS counts copies; ACKED are jobs that are done, and kept until all nodes that had a
-copy know it ("-": too many jobs to count). A warning follows where a node can't be asked, or where nodes disagree
-about each other.
+One node is asked who there is, then all of them. Without ADDRESS it is one of the cluster in penstock-cluster/, if
+that is in this directory, else the node at 127.0.0.1:7711. STATE and LINK are what the asked node thinks of each,
+SEES how many others a node can reach itself. JOBS counts copies; ACKED are jobs that are done, and kept until all
+nodes that had a copy know it ("-": too many jobs to count). A warning follows where a node can't be asked, or where
+nodes disagree about each other.
 
 \b
 Examples:

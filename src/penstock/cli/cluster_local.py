@@ -296,6 +296,16 @@ def load(directory: Path) -> list[LocalNode]:
     return nodes
 
 
+def address_of_any(directory: Path) -> Address | None:
+    """Return the address of a node that was made in a directory, of one that runs if there is one; None if none was."""
+    if not _list_file(directory).exists():
+        return None
+    nodes = load(directory)
+    with explained(directory):
+        running = [node for node in nodes if node.is_running()]
+    return next((node.address for node in [*running, *nodes]), None)
+
+
 def delete(directory: Path) -> None:
     """Delete the nodes of a directory, which must have stopped, with their jobs."""
     for node in load(directory):

@@ -94,13 +94,11 @@ def push(
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
     unique: Annotated[str | None, typer.Option(metavar="KEY", help="No second job under this key.")] = None,
     unique_for: Annotated[float, typer.Option(metavar="SECONDS", help="The key stays taken after the job's end.")] = 0,
-    ttl: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time to live: the job is dropped after it.")
-    ] = None,
+    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time to live; no expiry by default.")] = None,
     retry: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Redelivered if it isn't acknowledged within this time.")
     ] = None,
-    replicate: Annotated[int | None, typer.Option(metavar="N", help="Number of nodes that hold a copy.")] = None,
+    replicate: Annotated[int | None, typer.Option(metavar="N", help="Number of copies; 2 by default.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't print the ids.")] = False,
 ) -> None:
     """Add jobs; prints their ids. Bodies are taken as they are, from the command line or from standard input."""
@@ -235,13 +233,15 @@ def queues(url: Url, is_json: Json = False) -> None:
 def stats(url: Url, queue: Name, is_json: Json = False) -> None:
     """Show the counters of a queue."""
     with connect(url) as store:
-        if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
-            raise Unsupported(
-                f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
-                "adding stats=redis://HOST/0, or another store, to the URL that all use",
-                "statistics",
-            )
         counters = store.queue(queue).stats()
+        if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
+            counters = store.driver.counters(queue)  # what this process has counted says nothing of the others
+            if not counters:
+                raise Unsupported(
+                    f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
+                    "adding stats=redis://HOST/0, or another store, to the URL that all use",
+                    "statistics",
+                )
     if is_json:
         print_json({"queue": queue, **counters})
     else:

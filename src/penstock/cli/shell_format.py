@@ -14,8 +14,6 @@ from penstock.client.replies import Pairs, Status
 from penstock.errors import ReplyError
 from penstock.wire import quote_word
 
-Format = Callable[[object], bytes]
-
 _RED, _CYAN, _DIM, _PLAIN = "\x1b[31m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 

@@ -1,6 +1,8 @@
-"""`penstock version`: the version of the installed package."""
+"""`penstock version`: the version of the installed package, and whether its compiled modules are in use."""
 
 import sys
+
+from penstock.native import modules_in_use
 
 
 def version() -> str:
@@ -15,9 +17,9 @@ def version() -> str:
 
 
 def run(argv: list[str]) -> int:
-    """Print `penstock <version>`."""
+    """Print `penstock <version> (<modules>)`."""
     if argv and argv[0] not in ("-h", "--help"):
         print(f"penstock version takes no arguments, but got: {argv[0]}", file=sys.stderr)
         return 2
-    print("usage: penstock version" if argv else f"penstock {version()}")
+    print("usage: penstock version" if argv else f"penstock {version()} ({modules_in_use()})")
     return 0

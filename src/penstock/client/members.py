@@ -12,9 +12,7 @@ from penstock.client.addresses import Address
 from penstock.client.values import Hello, Node
 from penstock.errors import PeerError
 
-# What HELLO says of a node that has failed or leaves. Such a node is used only if there is no other.
-PRIORITY_GONE = 100
-# From here on HELLO doubts that a node is alive.
+# From here on HELLO doubts that a node is alive; 100 is one that has failed or leaves, used only if there is no other.
 PRIORITY_DOUBTFUL = 10
 # A seed of which nothing is known: worse than nodes that are known to be well, better than one that leaves.
 PRIORITY_SEED = 50

@@ -107,6 +107,7 @@ class QueueDetails:
     jobs_in: int
     jobs_out: int
     pause: str  # in, out, all, none
+    expired: int | None = None  # None of a node of Disque, which doesn't count them
 
 
 # Field of the dataclass -> name on the wire.
@@ -138,6 +139,7 @@ _QUEUE_FIELDS = {
     "jobs_in": "jobs-in",
     "jobs_out": "jobs-out",
     "pause": "pause",
+    "expired": "expired",
 }
 
 

@@ -202,10 +202,6 @@ class SimDisk:
         at = content.data.rfind(data)
         return at >= 0 and (not synced or at + len(data) <= content.synced)
 
-    def unsynced_bytes(self, name: str) -> int:
-        """Tell how much of a file a power loss could take."""
-        return len(self._files[name].data) - self._files[name].synced
-
     def process_crash(self) -> SimDisk:
         """Give the disk as a killed process leaves it."""
         left = SimDisk()

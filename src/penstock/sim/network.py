@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.core.gossip import Line
-from penstock.broker.core.membership import BUS_PORT_OFFSET, Peer
+from penstock.broker.core.membership import Peer
 from penstock.sim.timeline import MS
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 LATENCY_US = 100
 JITTER_US = 400
 RESEND_US = 200 * MS  # what is held back by a partition is tried again after this, and some chance
-BUS_PORT = 7711 + BUS_PORT_OFFSET
 
 
 class Rule(NamedTuple):

@@ -387,7 +387,7 @@ def test_client_reply_off_mutes_a_reply_that_comes_later() -> None:
 SECTIONS = {
     "Server": "disque_version disque_git_sha1 disque_git_dirty disque_build_id os arch_bits multiplexing_api "
     "gcc_version process_id run_id tcp_port uptime_in_seconds uptime_in_days hz executable config_file "
-    "penstock_version",
+    "penstock_version penstock_modules",
     "Clients": "connected_clients client_longest_output_list client_biggest_input_buf blocked_clients",
     "Memory": "used_memory used_memory_human used_memory_rss used_memory_peak used_memory_peak_human "
     "mem_fragmentation_ratio mem_allocator",
@@ -397,7 +397,7 @@ SECTIONS = {
     "aof_last_rewrite_time_sec aof_current_rewrite_time_sec aof_last_bgrewrite_status aof_last_write_status",
     "Stats": "total_connections_received total_commands_processed instantaneous_ops_per_sec "
     "total_net_input_bytes total_net_output_bytes instantaneous_input_kbps instantaneous_output_kbps "
-    "rejected_connections latest_fork_usec",
+    "rejected_connections expired_jobs latest_fork_usec",
     "CPU": "used_cpu_sys used_cpu_user used_cpu_sys_children used_cpu_user_children",
 }
 JOURNAL_KEYS = (

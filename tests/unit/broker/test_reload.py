@@ -44,9 +44,17 @@ def test_a_queue_of_any_name_comes_back(seat: Seat, name: bytes) -> None:
     assert seat.call("GETJOB", "NOHANG", "FROM", name) == [[name, job_id, b"50%"]]
 
 
-def test_a_delivered_job_with_retry_0_does_not_come_back(seat: Seat) -> None:
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_a_delivered_job_with_retry_0_is_shown_but_does_not_come_back(is_rewritten: bool) -> None:
+    desk = Desk(appendonly=True)
+    seat = desk.client()
+    seat.call("ADDJOB", "other", "body", 0)
     job_id = seat.call("ADDJOB", "q", "body", 0, "RETRY", 0)
     seat.call("GETJOB", "FROM", "q")
-    assert state_after_reload(seat, job_id) in (None, b"active")
+    assert seat.call("SHOW", job_id)[5] == b"active"
+    if is_rewritten:
+        desk.broker.persistence.begin_rewrite()
+        desk.finish_rewrite()
+    assert state_after_reload(seat, job_id) is None
     assert seat.call("ENQUEUE", job_id) == 0
     assert seat.call("GETJOB", "NOHANG", "FROM", "q") is None

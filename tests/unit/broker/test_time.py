@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -446,6 +447,68 @@ def test_a_stale_token_does_not_touch_the_lease_of_the_next_worker(
     assert seat.call(*words, job_id, stale) == [b"STALE"]
     desk.advance(4)
     assert seat.call("ACKLEASE", job_id, token) == [b"OK"]
+
+
+def expired(seat: Seat) -> tuple[int, int]:
+    """Return what QSTAT and INFO count."""
+    total = re.search(rb"expired_jobs:([0-9]+)", seat.call("INFO", "stats"))
+    assert total is not None
+    return seat.flat_map("QSTAT", "q")[b"expired"], int(total[1])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["GETJOB", "FROM", "q"],
+        ["GETJOB", "LEASE", 60_000, "FROM", "q"],
+        ["CLAIM", "key", "FROM", "q"],
+    ],
+)
+def test_a_job_that_expires_is_counted(desk: Desk, seat: Seat, words: list[str | int]) -> None:
+    add(seat, "TTL", 10, "RETRY", 300)
+    assert expired(seat) == (0, 0)
+    if words:
+        seat.call(*words)
+    desk.advance(9.9)
+    assert expired(seat) == (0, 0)
+    desk.advance(0.2)
+    assert expired(seat) == (1, 1)
+
+
+def test_a_job_that_expires_after_it_was_given_back_for_later_is_counted(desk: Desk, seat: Seat) -> None:
+    job_id = add(seat, "TTL", 10)
+    get(seat)
+    seat.call("NACK", "AFTER", 60_000, job_id)
+    desk.advance(10.1)
+    assert expired(seat) == (1, 1)
+
+
+@pytest.mark.parametrize("command", ["ACKJOB", "FASTACK", "DELJOB"])
+def test_a_job_that_ended_before_does_not_count_as_expired(desk: Desk, seat: Seat, command: str) -> None:
+    job_id = add(seat, "TTL", 10)
+    get(seat)
+    seat.call(command, job_id)
+    desk.advance(10.1)
+    assert expired(seat) == (0, 0)
+
+
+def test_a_job_that_had_its_only_delivery_does_not_count_as_expired(desk: Desk, seat: Seat) -> None:
+    add(seat, "TTL", 10, "RETRY", 0)
+    get(seat)
+    desk.advance(10.1)
+    assert expired(seat) == (0, 0)
+    add(seat, "TTL", 10, "RETRY", 0)
+    desk.advance(10.1)
+    assert expired(seat) == (1, 1)
+
+
+def test_a_queue_is_known_for_a_while_after_its_last_job_has_expired(desk: Desk, seat: Seat) -> None:
+    add(seat, "TTL", 1000)
+    desk.advance(1200)
+    assert expired(seat) == (1, 1)
+    seat.call("CONFIG", "RESETSTAT")
+    assert expired(seat) == (1, 0)
 
 
 def test_a_lease_of_a_job_with_retry_0_holds_until_it_expires(desk: Desk, seat: Seat) -> None:

@@ -71,7 +71,9 @@ def test_details_of_a_queue() -> None:
     names = ["name", "len", "age", "idle", "blocked", "import-from", "import-rate", "jobs-in", "jobs-out", "pause"]
     given = [b"\xff", 1, 2, 3, 4, [b"a"], 5, 6, 7, b"none"]
     reply = [item for name, value in zip(names, given, strict=True) for item in (name.encode(), value)]
-    assert values.queue_details(reply) == QueueDetails(b"\xff", 1, 2, 3, 4, ["a"], 5, 6, 7, "none")
+    assert values.queue_details(reply) == QueueDetails(b"\xff", 1, 2, 3, 4, ["a"], 5, 6, 7, "none", None)
+    expected = QueueDetails(b"\xff", 1, 2, 3, 4, ["a"], 5, 6, 7, "none", 8)
+    assert values.queue_details([*reply, b"expired", 8]) == expected
 
 
 def test_info_by_name() -> None:

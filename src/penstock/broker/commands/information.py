@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR
 from penstock.broker.core.refusals import Refused
+from penstock.native import modules_in_use
 from penstock.wire.replies import bulk
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _server(broker: Broker) -> Pairs:
         ("executable", facts["executable"]),
         ("config_file", config.file or ""),
         ("penstock_version", release()),
+        ("penstock_modules", modules_in_use()),
     ]
 
 
@@ -183,6 +185,7 @@ def _stats(broker: Broker) -> Pairs:
         ("instantaneous_input_kbps", stats.input_rate.value() / 1024),
         ("instantaneous_output_kbps", stats.output_rate.value() / 1024),
         ("rejected_connections", stats.rejected),
+        ("expired_jobs", broker.node.expired_jobs),
         ("latest_fork_usec", 0),  # nothing here forks: rewrites go in steps
     ]
 

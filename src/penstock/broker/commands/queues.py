@@ -10,7 +10,7 @@ from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, in
 from penstock.broker.commands.jobs import find_jobs
 from penstock.broker.core.acks import is_dummy
 from penstock.broker.core.blocking import set_pause
-from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, OUT, STATE_NAMES, Confirming, Job
+from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_given_back, is_out
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 SCAN_COUNT_DEFAULT = 100
+ROW_BYTES = 512  # of SHOW's fields without queue and body
 PAUSE_WORDS = {b"IN": PAUSED_IN, b"OUT": PAUSED_OUT, b"ALL": PAUSED_IN | PAUSED_OUT}
 SHOW_FIELDS = (
     b"id",
@@ -74,6 +75,7 @@ def qstat(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         (b"jobs-in", queue.jobs_in),
         (b"jobs-out", queue.jobs_out),
         (b"pause", PAUSE_NAMES[queue.pause]),
+        (b"expired", queue.expired),
     ]
     return encode_value([item for pair in values for item in pair], client.protocol)
 
@@ -168,6 +170,11 @@ def _simple_id(node: Node, job: Job, protocol: int) -> bytes:
     return b"+%b\r\n" % job.id
 
 
+def _row_bytes(job: Job) -> int:
+    """About what a job's row takes in a reply."""
+    return ROW_BYTES + len(job.queue) + len(job.body)
+
+
 JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
     b"ID": _simple_id,
     b"ALL": _show,
@@ -175,14 +182,9 @@ JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
 }
 
 
-def _is_given_back(job: Job) -> bool:
-    """Tell whether an active job was given back here, for later: its next queueing is no more than that."""
-    return not job.token and job.flags & (DELIVERED | BCAST_QUEUED) == DELIVERED
-
-
 def _is_reserved(node: Node, job: Job) -> bool:
-    """Tell whether a client of this node has a job."""
-    return job.state == ACTIVE and bool(job.token or (job.flags & OUT and not _is_given_back(job)))
+    """Whether a client of this node has a job."""
+    return is_out(job)
 
 
 def _is_scheduled(node: Node, job: Job) -> bool:
@@ -192,7 +194,7 @@ def _is_scheduled(node: Node, job: Job) -> bool:
     """
     if job.state != ACTIVE or job.token:
         return False
-    return _is_given_back(job) or node.wall_ms < job.ctime // NS_PER_MS + job.rules.delay_s * 1000
+    return is_given_back(job) or node.wall_ms < job.ctime // NS_PER_MS + job.rules.delay_s * 1000
 
 
 # What an active job is active for; these are ours.
@@ -279,5 +281,5 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         is_any = not states and not shades
         return is_any or job.state in states or any(shade(node, job) for shade in shades)
 
-    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted)
+    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted, _row_bytes)
     return _scan_reply(cursor, [shape(node, job, client.protocol) for job in found])

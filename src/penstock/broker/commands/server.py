@@ -227,6 +227,7 @@ def _config_rewrite(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 
 def _config_resetstat(broker: Broker, client: Client, args: list[bytes]) -> bytes:
     broker.statistics.reset()
+    broker.node.expired_jobs = 0
     for known in broker.by_name.values():
         known.calls = 0
         known.seconds = 0.0

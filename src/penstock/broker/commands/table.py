@@ -111,7 +111,10 @@ _ORIGINAL = (
      ("NOPROTO unsupported protocol version", "ERR invalid password")),
     ("addjob", -4, "write denyoom fast", "jobs",
      "ADDJOB queue body ms-timeout [REPLICATE n] [DELAY s] [RETRY s] [TTL s] [MAXLEN n] [ASYNC]",
-     "Add a job, and wait until it is on REPLICATE nodes (not with ASYNC).", "the job's id", _ADD_ERRORS),
+     ("Add a job, and wait until it is on REPLICATE nodes (not with ASYNC): 3 unless given, or all nodes if there are"
+      " fewer. A job that nobody has acknowledged after TTL seconds expires, delivered or not: it is removed, and"
+      " counted in QSTAT and INFO. TTL is 86400, one day, unless given, and at most 2147483647, 68 years. RETRY is"
+      " 300, or a tenth of TTL if that is less."), "the job's id", _ADD_ERRORS),
     ("getjob", -2, "write fast", "jobs",
      "GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]",
      "Take jobs, waiting for one if there is none. With LEASE they are yours for ms, under a token.",
@@ -137,16 +140,21 @@ _ORIGINAL = (
      "Look at waiting jobs without taking them: oldest first, newest first for a negative count.",
      "array of [queue, id, body]", (_NUMBER,)),
     ("qstat", 2, "readonly fast", "queues", "QSTAT queue",
-     "Length, age, traffic, import sources and pause state of a queue.",
+     ("Length, age, traffic, import sources, pause state and expired jobs of this node's part of a queue. A queue"
+      " without jobs, clients and pause is forgotten after 5 minutes without traffic, with its counters."),
      "array of names and values by turns, or nil", ()),
     ("qscan", -1, "readonly", "queues",
      "QSCAN [cursor] [COUNT n] [BUSYLOOP] [MINLEN n] [MAXLEN n] [IMPORTRATE n]",
-     "Walk over the names of this node's queues.", "array: next cursor (0 at the end), array of names",
+     ("Walk over the names of this node's queues. A call gives up to COUNT names (100 if not given) and 1 MB, and looks"
+      " at ten times as many queues at most; BUSYLOOP or a negative COUNT gives all in one reply."),
+     "array: next cursor (0 at the end), array of names",
      (_SYNTAX, _CURSOR, _NUMBER)),
     ("jscan", -1, "readonly", "jobs",
      ("JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE queue] [STATE wait-repl|active|queued|acked|scheduled|reserved ...]"
       " [REPLY all|id|compact]"),
-     "Walk over this node's jobs.",
+     ("Walk over this node's jobs. A call gives up to COUNT jobs (100 if not given) and 1 MB, or one job, and looks at"
+      " ten times as many at most; BUSYLOOP or a negative COUNT gives all in one reply. A job that is there from the"
+      " first call to the last is met."),
      "array: next cursor (0 at the end), array of ids, or of jobs as SHOW gives them",
      (_SYNTAX, _CURSOR, _NUMBER, "ERR Invalid job state name", "ERR Invalid REPLY type, try ID or ALL")),
     ("enqueue", -1, "write denyoom fast", "jobs", "ENQUEUE id [id ...]",

@@ -13,13 +13,16 @@ the two is new in the cluster, is left to them: they are asked to collect (a SET
 node waits for their DELJOB. Nodes that the cluster has forgotten are not waited for.
 
 The ack of a job that isn't known here is kept as a dummy: a job without queue, body or holders, which asks everybody.
+
+An ack waits for a holder that doesn't answer until the job would expire, but not longer than ACK_MS_MAX, so that jobs
+which never expire leave nothing for ever. A holder that was away for longer may deliver the job again.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.ids import ttl_from_id
+from penstock.broker.core.ids import MINUTES_MAX, ttl_from_id
 from penstock.broker.core.jobs import ACK_NOTED, ACKED, JOB_BYTES, QUEUED, WAIT_REPL, Confirming, Job, Rules
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import NS_PER_MS, Node
@@ -31,6 +34,9 @@ from penstock.wire import bus
 COLLECT_MS: Final = 1000
 COLLECT_MS_MAX: Final = 180_000
 COLLECT_TRIES_MAX: Final = 10  # the exponent stops growing here; the interval is capped long before
+# 45 days: what the id of a job that isn't known here can tell of its time to live at most, so all acks end alike. It
+# begins again at a restart, unless the journal was rewritten since the ack.
+ACK_MS_MAX: Final = MINUTES_MAX * 60_000
 DUMMY_RULES: Final = Rules.of(1, 0, 1)
 
 
@@ -59,6 +65,7 @@ def _finish(node: Node, job: Job, is_ours: bool) -> None:
     if state == WAIT_REPL:
         end_replication(node, job)
     job.state = ACKED
+    job.expires_at = min(job.expires_at, node.now_ms + ACK_MS_MAX)
     if node.journal is not None:
         if is_ours:
             job.flags |= ACK_NOTED
@@ -100,6 +107,7 @@ def ack_unknown(node: Node, job_id: bytes) -> None:
 def restore_ack(node: Node, job: Job) -> None:
     """Go on telling others of an ack that a journal brought back."""
     job.state = ACKED
+    job.expires_at = min(job.expires_at, node.now_ms + ACK_MS_MAX)
     job.flags |= ACK_NOTED
     job.holders = Confirming(job.holders.delivered, {node.cluster.my_id}, None)
     node.acked[job.id] = job

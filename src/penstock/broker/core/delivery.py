@@ -25,6 +25,8 @@ from penstock.broker.core.jobs import (
     RETURNING,
     Job,
     Rules,
+    is_given_back,
+    is_out,
 )
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.outbox import tell_holders
@@ -246,6 +248,7 @@ def wake(node: Node, job: Job) -> None:
     """Do what is due for a job at this time."""
     now_ms = node.now_ms
     if job.expires_at <= now_ms:
+        _count_expiry(node, job)
         remove(node, job)
         return
     if job.state == ACKED:
@@ -267,6 +270,21 @@ def wake(node: Node, job: Job) -> None:
         if job.state == ACTIVE:
             tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)
     schedule(node, job)
+
+
+def _count_expiry(node: Node, job: Job) -> None:
+    """Count a job that expires, at one of the nodes that hold it: where it waits, or where it was given to a client.
+
+    One that may be delivered only once, and was, has not expired: its delivery was its end.
+    """
+    if not (job.state == QUEUED or is_out(job) or is_given_back(job)):
+        return
+    if not job.rules.retry_s and job.flags & DELIVERED:
+        return
+    node.expired_jobs += 1
+    queue = node.queue(job.queue)
+    queue.expired += 1
+    queue.accessed_ms = node.now_ms  # or it would be forgotten with its last job, and the count with it
 
 
 def _paused_in(node: Node, job: Job) -> bool:

@@ -130,6 +130,16 @@ class Job(Timed):
         self.claim: Claim | None = None
 
 
+def is_given_back(job: Job) -> bool:
+    """Whether an active job was given back here, for later: its next queueing is no more than that."""
+    return job.state == ACTIVE and not job.token and job.flags & (DELIVERED | BCAST_QUEUED) == DELIVERED
+
+
+def is_out(job: Job) -> bool:
+    """Whether a client of this node has a job."""
+    return job.state == ACTIVE and bool(job.token or (job.flags & OUT and not is_given_back(job)))
+
+
 # What a job takes in this process beside its body: the record, its id, the header of its body, its stamps, and its
 # places in registry, queue order and timers. The compiled record keeps its numbers in place, the plain one as objects.
 # Measured by tests/system/test_memory.py, which fails when the process grows by 25 % more or less than this says.

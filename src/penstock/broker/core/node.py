@@ -85,6 +85,7 @@ class Node:
         self.outbox = Outbox(self.cluster)
         self.node_timeout_ms = NODE_TIMEOUT_MS
         self.crons = 0
+        self.expired_jobs = 0  # in all queues, since the start or CONFIG RESETSTAT
         self.memory = memory or Memory()
         self.jobs = JobTable()
         self.queues = QueueTable()

@@ -45,6 +45,7 @@ class Queue:
         "accessed_ms",
         "created_ms",
         "exchange",
+        "expired",
         "index",
         "jobs_in",
         "jobs_out",
@@ -63,6 +64,7 @@ class Queue:
         self.pause = 0
         self.jobs_in = 0
         self.jobs_out = 0
+        self.expired = 0  # jobs whose time to live was over here before they were acknowledged
         self.waiters: dict[Waiter, None] = {}  # first come, first served
         self.exchange: Exchange | None = None  # with other nodes, once there was any
         self._jobs: deque[Job] = deque()

@@ -1,8 +1,12 @@
 """Where a node finds its jobs and queues by name, and walks over all of them with a cursor.
 
 Jobs are spread over small dicts, the pages, by two characters of their id's random part. One dict of a million entries
-stops the node for 50 ms and more when it grows; a thousand small ones grow one at a time. They are also what a scan
-goes by: a job never changes its page, so whoever walks all pages meets every job that was there all the time.
+stops the node for 50 ms and more when it grows; a thousand small ones grow one at a time.
+
+A scan goes through the pages, and through each page in the order of the next five characters of the ids. So the place
+of a job follows from its id alone, and a cursor is a place: whatever comes and goes between two calls, a scan meets
+every job that was there all the time. Jobs with the same place, which random ids hardly ever have, are given together.
+A call works on as many jobs as its count allows, and on the order of one page: a thousandth of all jobs.
 
 Queues are few and looked up with every add, so they stand in one dict, and in a list for the scan. A removed queue's
 place is taken by the list's last one; the scan goes from the end to the start, so what moves to a lower place is
@@ -20,9 +24,12 @@ from penstock.broker.core.queues import Queue
 # with 64 different characters in front: 1,024 pages are used
 PAGES_A_ROW: Final = 16
 PAGE_MASK: Final = 15
-PAGES_PER_COUNT: Final = 10  # a scan call looks at ten times as many pages as it wants elements, at most
+LOOKS_PER_COUNT: Final = 10  # a scan call looks at ten times as many jobs or queues as it wants, at most
+SCAN_BYTES_MAX: Final = 1 << 20  # that a call gives, or one element: it is made in one go, and others wait
+PLACE_BITS: Final = 40  # of a cursor: five characters; with the number of the page it stays below 2**53
 
 JobTest = Callable[[Job], bool]
+JobSize = Callable[[Job], int]
 QueueTest = Callable[[Queue], bool]
 
 
@@ -63,23 +70,45 @@ class JobTable:
     def __contains__(self, job_id: bytes) -> bool:
         return self.get(job_id) is not None
 
-    def scan(self, cursor: int, count: int | None, wanted: JobTest) -> tuple[int, list[Job]]:
-        """Give the next cursor (0 at the end) and some jobs; count None means everything that is left.
+    def scan(
+        self, cursor: int, count: int | None, wanted: JobTest, size_of: JobSize | None = None
+    ) -> tuple[int, list[Job]]:
+        """Return the next cursor (0 at the end) and some jobs; count None means everything that is left.
 
-        A cursor is the place of the next page. Empty pages cost next to nothing and don't count.
+        A cursor is the number of a page and a place on it. `size_of` tells what a job adds to the reply.
         """
         found: list[Job] = []
-        pages_left = None if count is None else max(1, PAGES_PER_COUNT * count)
-        for at in range(min(cursor, len(self.flat)), len(self.flat)):
+        looks_left = 0 if count is None else max(1, LOOKS_PER_COUNT * count)
+        jobs_left = 0 if count is None else max(1, count)
+        bytes_left = SCAN_BYTES_MAX
+        first = cursor >> PLACE_BITS
+        least = cursor & ((1 << PLACE_BITS) - 1)
+        for at in range(min(first, len(self.flat)), len(self.flat)):
             page = self.flat[at]
             if not page:
                 continue
-            if count is not None and (pages_left == 0 or len(found) >= max(1, count)):
-                return at, found
-            found += [job for job in page.values() if wanted(job)]
-            if pages_left is not None:
-                pages_left -= 1
+            last = -1
+            for place, job_id in _in_order(page, least if at == first else 0):
+                job = page[job_id]
+                if count is not None and place != last and (not jobs_left or not looks_left):
+                    return at << PLACE_BITS | place, found
+                looks_left -= looks_left > 0
+                if wanted(job):
+                    if count is not None and size_of is not None:
+                        size = size_of(job)
+                        if size > bytes_left and found and place != last:
+                            return at << PLACE_BITS | place, found
+                        bytes_left -= size
+                    found.append(job)
+                    jobs_left -= jobs_left > 0
+                last = place
         return 0, found
+
+
+def _in_order(page: dict[bytes, Job], least: int) -> list[tuple[int, bytes]]:
+    """Return the jobs of a page from a place on, each with its place."""
+    places = [(int.from_bytes(job_id[13:18], "big"), job_id) for job_id in page]
+    return sorted([pair for pair in places if pair[0] >= least] if least else places)
 
 
 class QueueTable:
@@ -125,16 +154,21 @@ class QueueTable:
         return (order[start : start + most] + order[: max(0, start + most - len(order))])[: len(order)]
 
     def scan(self, cursor: int, count: int | None, wanted: QueueTest) -> tuple[int, list[Queue]]:
-        """Give the next cursor (0 at the end) and some queues; count None means everything that is left."""
+        """Return the next cursor (0 at the end) and some queues; count None means everything that is left."""
         order = self._order
         at = min(cursor, len(order)) if cursor else len(order)
-        budget = at if count is None else max(1, PAGES_PER_COUNT * count)
+        budget = at if count is None else max(1, LOOKS_PER_COUNT * count)
+        bytes_left = SCAN_BYTES_MAX
         found: list[Queue] = []
         while at > 0 and budget > 0:
+            queue = order[at - 1]
+            if wanted(queue):
+                if count is not None and len(queue.name) > bytes_left and found:
+                    break
+                bytes_left -= len(queue.name)
+                found.append(queue)
             at -= 1
             budget -= 1
-            if wanted(order[at]):
-                found.append(order[at])
-                if count is not None and len(found) >= count:
-                    break
+            if count is not None and found and len(found) >= count:
+                break
         return at, found

@@ -111,9 +111,9 @@ class Looking(Ending):
         return None if next_ms is None else next_ms / 1000
 
     async def stats(self) -> dict[str, int]:
-        """The counters: put, get, reserve, commit, rollback, deadletter."""
+        """The counters: put, get, reserve, commit, rollback, deadletter; on our broker also expired."""
         await self.store.counting.flush()
-        return await self.store.stats.counters(self.name)
+        return {**await self.store.stats.counters(self.name), **await self._driver.counters(self.name)}
 
 
 def _checked(state: JobState | str | None) -> JobState | None:

@@ -91,6 +91,10 @@ class Driver:
         """Counters and pauses kept by this store itself; None if it can't: then they stay in this process."""
         return None
 
+    def counters(self, queue: str) -> dict[str, int]:
+        """Return what the store's server counts by itself, beside the counters of the library."""
+        return {}
+
     def now_ms(self) -> int:
         """The store's time."""
         raise NotImplementedError

@@ -112,9 +112,9 @@ class Looking(Ending):
         return None if next_ms is None else next_ms / 1000
 
     def stats(self) -> dict[str, int]:
-        """The counters: put, get, reserve, commit, rollback, deadletter."""
+        """The counters: put, get, reserve, commit, rollback, deadletter; on our broker also expired."""
         self.store.counting.flush()
-        return self.store.stats.counters(self.name)
+        return {**self.store.stats.counters(self.name), **self._driver.counters(self.name)}
 
 
 def _checked(state: JobState | str | None) -> JobState | None:

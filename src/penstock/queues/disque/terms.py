@@ -1,9 +1,9 @@
 """The rules that a job is added with: the options of the store, and how those of a push become options of ADDJOB.
 
     option      default     what it is
-    ttl         a year      how long a job lives that was pushed without one, in seconds
+    ttl         no expiry   how long a job lives that was pushed without one, in seconds
     retry       `lease`     after how long a job comes back that nobody answers for, where a push doesn't say it
-    replicate   the node's  on how many nodes a job is: 3, or as many as there are
+    replicate   2           on how many nodes a job is; 1 where there is only one node
     timeout     10          for how many seconds a call tries to find a node that answers
     ca, cert, key           files for TLS: the authority to trust, a certificate to show, and its key
     tls                     a context of your own, in place of these (as an argument only)
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from penstock.errors import CallerError
 from penstock.job import NewJob
 
-# A job of Disque lives for a day unless it is told otherwise, then it vanishes. Those of all other stores stay, and
-# dead letters are looked at after holidays. A year is longer than anybody waits; what a node that never comes back
-# still holds goes then.
-TTL_S = 365 * 24 * 3600
-TTL_S_MAX = 2**31 - 1  # the node's
+# The node's, 68 years. A job of Disque lives for a day unless it is told otherwise; those of all other stores stay
+# until they are done, so here a job that was pushed without a ttl gets the longest one that there is.
+TTL_S_MAX = 2**31 - 1
+# So that one dead node of three stops nobody. A node's own default is 3, which one dead node of three can't give.
+COPIES = 2
 RETRY_S_MAX = 2**32 - 1  # the node's
 TIMEOUT_S = 10.0  # long enough for a node to be started again
 
@@ -38,14 +38,21 @@ class Terms(NamedTuple):
     ttl_s: int
     replicate: int | None
 
-    def words(self) -> list[str | int]:
-        """As they are sent."""
-        words: list[str | int] = ["RETRY", self.retry_s, "TTL", self.ttl_s]
+    def copies(self, nodes: int) -> int:
+        """Return on how many nodes the job is to be, in a cluster of this size."""
+        return copies_of(self.replicate, nodes)
+
+    def words(self, nodes: int) -> list[str | int]:
+        """As they are sent to a cluster of this size."""
+        words: list[str | int] = ["RETRY", self.retry_s, "TTL", self.ttl_s, "REPLICATE", self.copies(nodes)]
         if self.delay_s:
             words += ["DELAY", self.delay_s]
-        if self.replicate is not None:
-            words += ["REPLICATE", self.replicate]
         return words
+
+
+def copies_of(replicate: int | None, nodes: int) -> int:
+    """Return the number of copies that was asked for, or the default in a cluster of this size."""
+    return replicate or max(1, min(COPIES, nodes))
 
 
 def is_plain(job: NewJob) -> bool:
@@ -72,7 +79,7 @@ class Defaults(NamedTuple):
         replicate = self.replicate if job.replicate is None else job.replicate
         if not retry_s and job.replicate is None:
             replicate = 1  # delivered at most once: nobody may hold a copy
-        ttl_s = self.ttl_s + (delay_s if delay_s >= self.ttl_s else 0)
+        ttl_s = self.ttl_s + (delay_s if delay_s >= self.ttl_s else 0)  # a store's ttl must not refuse a long delay
         if job.ttl_s is not None:
             ttl_s = max(1, math.ceil(job.ttl_s))
         return Terms(delay_s, min(retry_s, RETRY_S_MAX), min(ttl_s, TTL_S_MAX), replicate)
@@ -114,7 +121,7 @@ def read_options(rest: Mapping[str, str], extra: Mapping[str, Any], url: str) ->
 def defaults(options: Mapping[str, Any], lease_s: float) -> Defaults:
     """What the store's options say of jobs."""
     return Defaults(
-        math.ceil(options.get("ttl", TTL_S)),
+        math.ceil(options.get("ttl", TTL_S_MAX)),
         math.ceil(options.get("retry", lease_s)),
         options.get("replicate"),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.core.jobs import Holders, Job, Rules
 from penstock.broker.core.queues import Queue
-from penstock.broker.core.registry import JobTable, QueueTable
+from penstock.broker.core.registry import SCAN_BYTES_MAX, JobTable, QueueTable
 
 RULES = Rules.of(1, 0, 300)
 HOLDERS = Holders(frozenset())
@@ -18,9 +19,11 @@ changes = st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 39)), max_si
 counts = st.sampled_from([0, 1, 2, 5, None])
 
 
-def make_job(number: int) -> Job:
-    """Make a job; its page is that of two characters, so a few share one."""
-    return Job(b"D-8ff1663c-%02d%022d-05a1" % (number // 3, number), b"q", b"", RULES, number, 0, HOLDERS)
+def make_job(number: int, body: bytes = b"") -> Job:
+    """Make a job. Ten share a page, two of them also the characters by which jobs of a page are ordered."""
+    scattered = number * 7 % 10 // 2
+    job_id = b"D-8ff1663c-%02d%d%021d-05a1" % (number // 10, scattered, number)
+    return Job(job_id, b"q", body, RULES, number, 0, HOLDERS)
 
 
 def always(_: object) -> bool:
@@ -89,10 +92,60 @@ def test_a_cursor_that_nobody_gave_out_is_harmless(numbers: set[int], cursor: in
         queues.create(b"%d" % number, 0)
     job_cursor, found_jobs = jobs.scan(cursor, count, always)
     queue_cursor, found_queues = queues.scan(cursor, count, always)
-    assert 0 <= job_cursor <= 2**16
+    assert 0 <= job_cursor < 2**53  # what a client in JavaScript can count to
     assert 0 <= queue_cursor <= len(numbers)
     assert {job.ctime for job in found_jobs} <= numbers
     assert {int(queue.name) for queue in found_queues} <= numbers
+
+
+def make_page(size: int, body: bytes = b"") -> JobTable:
+    """Make jobs that all stand on one page, as jobs that are added together do."""
+    table = JobTable()
+    for number in range(size):
+        table.put(Job(b"D-8ff1663c-aa%05d%017d-05a1" % (number, number), b"q", body, RULES, number, 0, HOLDERS))
+    return table
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+def test_a_scan_of_one_page_gives_as_many_jobs_as_it_is_asked_for(count: int) -> None:
+    table = make_page(256)
+    cursor, found = table.scan(0, count, always)
+    assert len(found) == count
+    following = table.scan(cursor, count, always)[1]
+    assert not {job.id for job in found} & {job.id for job in following}
+
+
+def test_a_scan_looks_at_ten_times_as_many_jobs_as_it_wants_and_goes_on_there() -> None:
+    looked: list[int] = []
+
+    def wanted(job: Job) -> bool:
+        looked.append(job.ctime)
+        return False
+
+    table = make_page(256)
+    cursor, found = table.scan(0, 5, wanted)
+    assert (cursor > 0, found, looked) == (True, [], list(range(50)))
+    table.scan(cursor, 5, wanted)
+    assert looked == list(range(100))
+
+
+def test_a_scan_is_cut_before_the_job_that_would_make_it_too_large_but_gives_one_at_least() -> None:
+    table = make_page(10)
+    sizes = {0: SCAN_BYTES_MAX // 2, 1: SCAN_BYTES_MAX // 2, 2: 1, 3: 5 * SCAN_BYTES_MAX}
+    pages: list[list[int]] = []
+    cursor = 0
+    while not pages or cursor:
+        cursor, found = table.scan(cursor, 100, always, lambda job: sizes.get(job.ctime, 0))
+        pages.append([job.ctime for job in found])
+    assert pages == [[0, 1], [2], [3], [4, 5, 6, 7, 8, 9]]
+
+
+def test_a_scan_of_everything_goes_on_within_a_page() -> None:
+    table = make_page(20)
+    cursor, found = table.scan(0, 7, always)
+    end, rest = table.scan(cursor, None, always)
+    assert end == 0
+    assert sorted(job.ctime for job in found + rest) == list(range(20))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=100))

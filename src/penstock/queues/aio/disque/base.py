@@ -3,12 +3,13 @@
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.client.aio import ClusterClient
-from penstock.errors import BadUrl, CallerError, ConnectionLost, ReplyError
+from penstock.errors import BadUrl, CallerError, ConnectionLost, PenstockError, ReplyError
 from penstock.queues.aio.disque.clients import Clients
 from penstock.queues.aio.driver import Driver
 from penstock.queues.aio.signals.base import Signal
 from penstock.queues.aio.signals.silent import SilentSignal
 from penstock.queues.capabilities import Capability
+from penstock.queues.disque.refusals import too_few_nodes
 from penstock.queues.disque.terms import OWN_OPTIONS, TIMEOUT_S, defaults, read_options
 from penstock.queues.options import Address, Options
 
@@ -104,6 +105,21 @@ class DisqueBase(Driver):
             else:
                 views[node_id] = view
         return Nodes(views, missing)
+
+    @staticmethod
+    async def _size(client: ClusterClient) -> int:
+        """Return how many nodes the cluster has, dead ones included, as far as it was heard a short while ago."""
+        return len(client.nodes or (await client.hello()).nodes)
+
+    async def _too_few(self, client: ClusterClient, problem: ReplyError, copies: int) -> tuple[int, PenstockError]:
+        """Return how many nodes there are, now that an add was refused, and what the caller is told."""
+        if problem.code != "NOREPL":
+            return copies, problem
+        nodes = await self._nodes(client)
+        reachable, known = len(nodes.views), len(nodes.views) + len(nodes.missing)
+        if reachable >= copies:  # the node has another reason
+            return known, problem
+        return known, too_few_nodes(problem, self.address.url, copies, reachable, known)
 
     async def now_ms(self) -> int:
         async with self._clients.borrow() as client:

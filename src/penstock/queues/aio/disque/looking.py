@@ -55,6 +55,11 @@ class DisqueLooking(DisqueScanning):
         total = ready + len(scheduled) + len(reserved)
         return Sizes(total, ready, len(scheduled), len(reserved) if self._is_ours else None)
 
+    async def counters(self, queue: str) -> dict[str, int]:
+        async with self._clients.borrow() as client:
+            parts = [await view.qstat(queue) for view in await self._views(client)]
+        return {"expired": sum(part.expired or 0 for part in parts if part is not None)} if self._is_ours else {}
+
     async def next_mature_ms(self, queue: str) -> int | None:
         if await self.ready(queue):
             return await self.now_ms()

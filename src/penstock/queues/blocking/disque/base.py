@@ -4,12 +4,13 @@
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.client.blocking import ClusterClient
-from penstock.errors import BadUrl, CallerError, ConnectionLost, ReplyError
+from penstock.errors import BadUrl, CallerError, ConnectionLost, PenstockError, ReplyError
 from penstock.queues.blocking.disque.clients import Clients
 from penstock.queues.blocking.driver import Driver
 from penstock.queues.blocking.signals.base import Signal
 from penstock.queues.blocking.signals.silent import SilentSignal
 from penstock.queues.capabilities import Capability
+from penstock.queues.disque.refusals import too_few_nodes
 from penstock.queues.disque.terms import OWN_OPTIONS, TIMEOUT_S, defaults, read_options
 from penstock.queues.options import Address, Options
 
@@ -105,6 +106,21 @@ class DisqueBase(Driver):
             else:
                 views[node_id] = view
         return Nodes(views, missing)
+
+    @staticmethod
+    def _size(client: ClusterClient) -> int:
+        """Return how many nodes the cluster has, dead ones included, as far as it was heard a short while ago."""
+        return len(client.nodes or (client.hello()).nodes)
+
+    def _too_few(self, client: ClusterClient, problem: ReplyError, copies: int) -> tuple[int, PenstockError]:
+        """Return how many nodes there are, now that an add was refused, and what the caller is told."""
+        if problem.code != "NOREPL":
+            return copies, problem
+        nodes = self._nodes(client)
+        reachable, known = len(nodes.views), len(nodes.views) + len(nodes.missing)
+        if reachable >= copies:  # the node has another reason
+            return known, problem
+        return known, too_few_nodes(problem, self.address.url, copies, reachable, known)
 
     def now_ms(self) -> int:
         with self._clients.borrow() as client:

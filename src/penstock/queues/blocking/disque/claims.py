@@ -28,10 +28,12 @@ from penstock.job import StoredJob
 from penstock.queues.blocking.disque.looking import CLAIM_PREFIX
 from penstock.queues.blocking.disque.settling import OK, DisqueSettling
 from penstock.queues.disque.jobs import retaken, taken
+from penstock.queues.disque.terms import copies_of
 
 ACK_MS = 10_000  # of a lease that only lasts until the ack
 NOBODYS = 1  # a number that no lease has: with it, LEASE gives only jobs that wait
 WRITE_TRIES = 5  # of a record, when the node goes away under it
+RECORD_TTL_S = 365 * 24 * 3600  # what nobody asks for in a year, nobody misses: keys of queries that were given up
 
 
 @dataclass(slots=True)
@@ -189,9 +191,9 @@ class DisqueClaims(DisqueSettling):
                 client.add(
                     f"{CLAIM_PREFIX}{queue}:{key}",
                     body,
-                    ttl=terms.ttl_s,
+                    ttl=min(terms.ttl_s, RECORD_TTL_S),
                     retry=terms.retry_s,
-                    replicate=terms.replicate,
+                    replicate=copies_of(terms.replicate, self._size(client)),
                 )
                 break
             except OutcomeUnknown:  # a record that is there twice says the same

@@ -56,6 +56,11 @@ class DisqueLooking(DisqueScanning):
         total = ready + len(scheduled) + len(reserved)
         return Sizes(total, ready, len(scheduled), len(reserved) if self._is_ours else None)
 
+    def counters(self, queue: str) -> dict[str, int]:
+        with self._clients.borrow() as client:
+            parts = [view.qstat(queue) for view in self._views(client)]
+        return {"expired": sum(part.expired or 0 for part in parts if part is not None)} if self._is_ours else {}
+
     def next_mature_ms(self, queue: str) -> int | None:
         if self.ready(queue):
             return self.now_ms()

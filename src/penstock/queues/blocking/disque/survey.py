@@ -26,6 +26,7 @@ from penstock.client.blocking import ClusterClient
 from penstock.client.values import JobDetails, job_details
 from penstock.job import JobState
 from penstock.queues.blocking.disque.claims import DisqueClaims
+from penstock.queues.blocking.disque.scanning import PAGE_COUNT
 from penstock.queues.disque.jobs import is_before_its_time, is_made_by
 from penstock.queues.disque.rows import WORDS as SHOWN
 from penstock.queues.disque.rows import Row, columns_of_rows, delayed, of_queues, row_of
@@ -64,7 +65,7 @@ class DisqueSurvey(DisqueClaims):
         """The next rows of a scan, and where it goes on: the node's cursor, and how much to ask for."""
         if wanted.ids is not None:
             return self._found(view, part, wanted, now_ms), None
-        scan, asked = (0, self._page_count(view)) if cursor is None else map(int, cursor.split(" "))
+        scan, asked = (0, min(count, PAGE_COUNT)) if cursor is None else map(int, cursor.split(" "))
         words: list[str | int] = ["JSCAN", scan, "COUNT", asked]
         if len(part.queues) == 1:
             words += ["QUEUE", part.queues[0]]

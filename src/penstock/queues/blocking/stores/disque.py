@@ -30,7 +30,7 @@ from penstock.client.blocking import ClusterClient
 from penstock.client.requests import ADD_BYTES_MAX
 from penstock.client.values import text
 from penstock.codec import MARK, frame
-from penstock.errors import PenstockError
+from penstock.errors import OutcomeUnknown, PenstockError, ReplyError
 from penstock.job import Lease, Move, NewJob, StoredJob
 from penstock.queues.blocking.disque.base import values
 from penstock.queues.blocking.disque.claims import NOBODYS
@@ -77,29 +77,45 @@ class DisqueDriver(DisqueMarks):
         with self._clients.borrow() as client:
             return self._add(client, queue, framed, self._defaults.plain())
 
+    def _add(self, client: ClusterClient, queue: str, bodies: list[bytes], terms: Terms) -> list[str]:
+        copies = terms.copies(self._size(client))
+        try:
+            return self._add_with(client, queue, bodies, terms, copies)
+        except ReplyError as problem:
+            nodes, told = self._too_few(client, problem, copies)
+            fewer = terms.copies(nodes)
+            if fewer >= copies or isinstance(told, OutcomeUnknown):
+                raise told from problem
+        return self._add_with(client, queue, bodies, terms, fewer)  # nodes were removed from the cluster
+
     @staticmethod
-    def _add(client: ClusterClient, queue: str, bodies: list[bytes], terms: Terms) -> list[str]:
+    def _add_with(client: ClusterClient, queue: str, bodies: list[bytes], terms: Terms, copies: int) -> list[str]:
         return client.add_many(
             queue,
             bodies,
             timeout=ADD_MS / 1000,
-            replicate=terms.replicate,
+            replicate=copies,
             delay=terms.delay_s or None,
             retry=terms.retry_s,
             ttl=terms.ttl_s,
         )
 
-    @staticmethod
     def _add_together(
-        client: ClusterClient, queue: str, jobs: Sequence[NewJob], groups: dict[Terms, list[int]]
+        self, client: ClusterClient, queue: str, jobs: Sequence[NewJob], groups: dict[Terms, list[int]]
     ) -> list[str]:
         """Jobs with different terms: a command for each terms, all in one go."""
+        nodes = self._size(client)
         commands = [
-            ("ADDJOBS", queue, ADD_MS, *terms.words(), "BODIES", *[jobs[at].prepared for at in places])
+            ("ADDJOBS", queue, ADD_MS, *terms.words(nodes), "BODIES", *[jobs[at].prepared for at in places])
             for terms, places in groups.items()
         ]
+        try:
+            replies = values(client.call_many(commands))
+        except ReplyError as problem:
+            _, told = self._too_few(client, problem, max(terms.copies(nodes) for terms in groups))
+            raise told from problem
         ids = [""] * len(jobs)
-        for places, reply in zip(groups.values(), values(client.call_many(commands)), strict=True):
+        for places, reply in zip(groups.values(), replies, strict=True):
             for at, job_id in zip(places, reply, strict=True):
                 ids[at] = text(job_id)
         return ids
