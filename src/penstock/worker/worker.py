@@ -45,9 +45,9 @@ class Worker:
     - `concurrency`: how many handlers run at a time.
     - `lease`: how long jobs are reserved for; made longer while they are in hand. By default as the queue has it.
     - `time_limit`: how long a handler may take; none by default.
-    - `max_tries`: after so many deliveries a job goes to the dead letters. By default as the store's option
-      `dead_letter` has it, or 25. `dead_letter` says it with the name of another queue.
-    - `backoff`: how long a job waits after an error.
+    - `max_tries`: the number of deliveries after which a job goes to the dead letters; 0 is without limit. By default
+      that of the queue object or of the store's option `dead_letter`, or else 25. `dead_letter` also names the queue.
+    - `backoff`: how long a job waits after an error. By default that of the queue object, or else it grows.
     - `prefetch`: how many jobs are taken ahead of those that run; by default few or many, by how long they take.
     - `stop_within`: how long running handlers get when the worker is told to stop.
     - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens; they must not block.
@@ -95,8 +95,9 @@ class Worker:
         self._concurrency = concurrency
         self._lease = None if lease is None else checked_lease(lease)
         self._time_limit = time_limit
-        self._dead_letter = DeadLetter(max_tries) if max_tries is not None else dead_letter
-        self._backoff = backoff if backoff is not None else Exponential()
+        self._max_tries = None if max_tries is None else DeadLetter(max_tries).max_tries  # which checks it
+        self._dead_letter = dead_letter
+        self._backoff = backoff
         self._prefetch = prefetch
         self._stop_within = stop_within
         self._on_start, self._on_done, self._on_error = on_start, on_done, on_error
@@ -172,7 +173,7 @@ class Worker:
             self._runner,
             self._reporter,
             lease=self._lease,
-            backoff=self._backoff,
+            backoff=self._backoff or Exponential(),
             prefetch=self._prefetch,
         )
         shift.open()
@@ -190,10 +191,15 @@ class Worker:
             say("stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3))
 
     def _queue(self, store: Store, name: str | Queue) -> Queue:
-        if isinstance(name, Queue):
-            return name
-        limit = self._dead_letter or store.options.dead_letter or DeadLetter(MAX_TRIES)
-        return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff)
+        """The queue with the worker's options, or else its own, or else the usual ones."""
+        own = store.options.dead_letter if isinstance(name, str) else name.dead_letter
+        limit = self._dead_letter or own or DeadLetter(MAX_TRIES)
+        if self._max_tries is not None:
+            limit = DeadLetter(self._max_tries, limit.queue)
+        if isinstance(name, str):
+            return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff or Exponential())
+        backoff = self._backoff or name.backoff or Exponential()
+        return name.with_options(dead_letter=limit, lease=self._lease, backoff=backoff)
 
     def _runner(self, finished: Finished) -> Runner:
         on_start = None if self._on_start is None else partial(call_hook, self._on_start)

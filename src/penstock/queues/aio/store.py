@@ -133,8 +133,12 @@ class Store:
             poll=poll_s if poll_s is not None else self.driver.poll_s,
             options=named,
         )
-        self._queues.add(queue)
+        self.track(queue)
         return queue
+
+    def track(self, queue: Queue) -> None:
+        """Close this object of a queue with the store."""
+        self._queues.add(queue)
 
     def dead_letters(self) -> Queue:
         """The queue of dead letters."""
