@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -124,7 +125,8 @@ class Worker:
         """Run jobs until `stop` is called, and give what was done.
 
         With `until_empty`, also until no queue has a job that is ready; those that wait for their time stay. With
-        `signals`, SIGTERM and SIGINT stop it: the first gracefully, the second at once.
+        `signals`, SIGTERM and SIGINT stop it, and all other workers of the process that run with `signals`: the first
+        gracefully, the second at once. Only the main thread can do that.
         """
         if self._loop is not None:
             raise CallerError("this worker runs already")
@@ -134,7 +136,7 @@ class Worker:
         self.is_stuck = False
         self._heed()
         try:
-            with self._signals() if signals else nullcontext():
+            with _stop_signals.reaching(self) if signals else nullcontext():
                 async with self._opened() as store:
                     await self._run(store, until_empty)
         finally:
@@ -212,24 +214,49 @@ class Worker:
             say("stuck", "Handlers overran their time limit and can't be ended: this process must be replaced.")
             self.stop()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, self._signalled, number)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
-
-    def _signalled(self, number: signal.Signals) -> None:
+    def signalled(self, number: signal.Signals) -> None:
+        """A signal to stop came: the first stops gracefully, the second at once."""
         again = self._wishes >= 1
         what = "Stopping at once" if again else f"Stopping; running jobs get {self._stop_within:g} s"
         say("stopping", f"{number.name}: {what}.", signal=number.name)
         self.stop(now=again)
+
+
+class _StopSignals:
+    """SIGTERM and SIGINT of the process: they stop all workers that asked for it, however many run.
+
+    The handlers that the program had come back when the last of these workers has ended.
+    """
+
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def reaching(self, worker: Worker) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            raise CallerError("signals=True needs the main thread: elsewhere call worker.stop()")
+        loop = asyncio.get_running_loop()
+        if not self._workers:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.getsignal(number) or signal.SIG_DFL
+                loop.add_signal_handler(number, self._signalled, number)
+        self._workers.append(worker)
+        try:
+            yield
+        finally:
+            self._workers.remove(worker)
+            if not self._workers:
+                for number, handler in self._before.items():
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, handler)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        for worker in tuple(self._workers):
+            worker.signalled(number)
+
+
+_stop_signals = _StopSignals()  # one for the process, as its signals are
 
 
 def is_async(handler: Callable[..., Any]) -> TypeGuard[Callable[..., Awaitable[Any]]]:
