@@ -51,7 +51,8 @@ class Worker:
     - `backoff`: how long a job waits after an error. By default that of the queue object, or else it grows.
     - `prefetch`: how many jobs are taken ahead of those that run; by default few or many, by how long they take.
     - `stop_within`: how long running handlers get when the worker is told to stop.
-    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens; they must not block.
+    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens. One that is async is
+      awaited; others must not block.
     """
 
     def __init__(
@@ -188,9 +189,13 @@ class Worker:
             raise
         finally:
             # Also of a run that was cancelled: what it has in hand must go back.
-            await _to_its_end(shift.wind_down(self._stop_within, self._now), self._now.set)
+            await _to_its_end(self._wind_down(shift), self._now.set)
             self._reporter.finish()
             say("stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3))
+
+    async def _wind_down(self, shift: Shift) -> None:
+        await shift.wind_down(self._stop_within, self._now)
+        await self._reporter.end_hooks(self._stop_within, self._now)
 
     def _queue(self, store: Store, name: str | Queue) -> Queue:
         """The queue with the worker's options, or else its own, or else the usual ones."""

@@ -14,7 +14,6 @@ from penstock.worker.settling import Settler
 from penstock.worker.tasks import Tasks
 from tests.unit.worker.virtual_time import memory_store, virtual
 
-
 PROCESS_S = 20.0  # real time, for what needs real signals
 
 

@@ -129,6 +129,24 @@ async def test_queues_share_the_hands_and_an_empty_one_takes_none() -> None:
 
 
 @virtual
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_until_empty_queues_take_turns(concurrency: int) -> None:
+    async with memory_store() as store:
+        for name in ("a", "b"):
+            await store.queue(name).push_many([name] * 40)
+        order: list[str] = []
+
+        async def handle(job: Job) -> None:
+            order.append(job.payload)
+            await asyncio.sleep(10)
+
+        worker = Worker(store, ["a", "empty", "b"], handle, concurrency=concurrency)
+        summary = await worker.run(until_empty=True)
+        assert summary.done == 80
+        assert 8 <= order[:20].count("a") <= 12
+
+
+@virtual
 async def test_queues_that_were_empty_give_one_job_each_beyond_the_free_hands(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_store() as store:
         queues = [store.queue(name) for name in ("a", "b", "c")]
