@@ -26,6 +26,8 @@ from penstock.queues.capabilities import Capability
 from penstock.queues.looks import NOTHING, Part, Rows, Wanted, bound, columns_of
 from penstock.queues.options import OPTIONS, POLL_S, Address, Options
 
+PAGE = 500  # jobs looked at in one call
+
 
 class Page(NamedTuple):
     """Some jobs, and where the next ones begin: None if there are no more."""
@@ -38,6 +40,8 @@ class Driver:
     """The base of all drivers. What a driver's capabilities leave out, it need not write."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    # What kind of store it is: Keuss' word where the layout is Keuss'.
+    type: ClassVar[str] = "unknown"
     # Keuss' layouts keep payloads; others keep bodies, and the queue's codec reads them.
     keeps_payloads: ClassVar[bool] = False
     # `pop` and `reserve` wait on the server for `wait_ms`; others answer at once, and the queue waits for a signal.
@@ -54,6 +58,8 @@ class Driver:
     own_options: ClassVar[frozenset[str] | None] = None
     # What `look` compares by itself: columns of `Wanted.limits`, and `id` for `Wanted.ids`. States it always does.
     compares: ClassVar[frozenset[str]] = frozenset()
+    # Whether a nack by id alone can have a delay.
+    delays_by_id: ClassVar[bool] = True
     # Whether jobs can be had again by their marks, where there are no claims.
     has_marks: ClassVar[bool] = False
 
@@ -166,6 +172,23 @@ class Driver:
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         """Look at jobs, oldest maturity first, of all states if none is given. Jobs may come and go between pages."""
         raise NotImplementedError
+
+    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        """Look up reserved jobs by id, each with the token of its lease; None for one that nobody has reserved.
+
+        Here by `peek`, which looks at all reserved jobs. A store with a shorter way has its own.
+        """
+        wanted = set(ids)
+        found: dict[str, StoredJob] = {}
+        cursor: str | None = None
+        while wanted:
+            page = await self.peek(queue, JobState.RESERVED, PAGE, cursor)
+            found.update({job.id: job for job in page.jobs if job.id in wanted})
+            wanted.difference_update(found)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return [found.get(job_id) for job_id in ids]
 
     async def parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
         """How a look at these queues is cut, so that several processes can share it."""

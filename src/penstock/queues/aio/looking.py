@@ -106,7 +106,9 @@ class Looking(Ending):
         return (await self._driver.sizes(self.name)).reserved
 
     async def next_mature(self) -> float | None:
-        """When the next job is ready, as unix time; None for an empty queue."""
+        """When the next job is ready, as unix time; None for an empty queue, and where jobs have no times."""
+        if Capability.DELAY not in self.store.capabilities:
+            return None
         next_ms = await self._driver.next_mature_ms(self.name)
         return None if next_ms is None else next_ms / 1000
 

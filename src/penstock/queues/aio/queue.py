@@ -7,6 +7,7 @@ by one pump (`fetching`).
 from typing import Any
 from weakref import WeakSet
 
+from penstock.job import Consumer
 from penstock.queues.aio.adding import Adding
 from penstock.queues.aio.claiming import Claiming
 from penstock.queues.aio.looking import Looking
@@ -51,6 +52,10 @@ class Queue(Adding, Taking, Looking, Claiming):
     def waiters(self) -> int:
         """How many callers wait for jobs of this object."""
         return super().waiters + sum(variant.waiters for variant in self._variants)
+
+    def consumers(self) -> list[Consumer]:
+        """The callers that wait for jobs of this object, each with the `consumer` label that it gave."""
+        return [*super().consumers(), *(one for variant in self._variants for one in variant.consumers())]
 
     def cancel(self, waiter: object = None) -> int:
         """End waits with WaitCancelled: those that were given this `waiter`, or all. Returns how many."""

@@ -39,6 +39,7 @@ class Adding(QueueBase):
         With `unique`, the id of the job that already has the key, if there is one, or was within `unique_for` seconds.
         With `connection`, within the transaction that is open there.
         """
+        self._check_not_drained()
         job = self._new(Push(payload, delay, mature, tries, headers, ttl, retry, replicate, unique, unique_for))
         if connection is not None:
             return (self._push_within(connection, [job]))[0]
@@ -46,6 +47,7 @@ class Adding(QueueBase):
 
     def push_many(self, payloads: Iterable[Any], *, connection: Any = None, **options: Any) -> list[str]:
         """Store many jobs, 1,000 a round trip; gives their ids. A payload with options of its own is a `Push`."""
+        self._check_not_drained()
         items = list(payloads)
         is_short = connection is None and not options and self.store.driver.takes_bodies
         if is_short and set(map(type, items)) <= {bytes}:

@@ -8,6 +8,7 @@ by one pump (`fetching`).
 from typing import Any
 from weakref import WeakSet
 
+from penstock.job import Consumer
 from penstock.queues.backoff import Backoff
 from penstock.queues.blocking.adding import Adding
 from penstock.queues.blocking.claiming import Claiming
@@ -52,6 +53,10 @@ class Queue(Adding, Taking, Looking, Claiming):
     def waiters(self) -> int:
         """How many callers wait for jobs of this object."""
         return super().waiters + sum(variant.waiters for variant in self._variants)
+
+    def consumers(self) -> list[Consumer]:
+        """The callers that wait for jobs of this object, each with the `consumer` label that it gave."""
+        return [*super().consumers(), *(one for variant in self._variants for one in variant.consumers())]
 
     def cancel(self, waiter: object = None) -> int:
         """End waits with WaitCancelled: those that were given this `waiter`, or all. Returns how many."""

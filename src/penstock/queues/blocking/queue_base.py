@@ -26,6 +26,8 @@ NAME_BYTES_MAX = 1024  # of a queue; PostgreSQL takes fewer, and says so
 class QueueBase:
     """The state of a queue object, and what the rest builds on."""
 
+    _is_drained = False
+
     def __init__(
         self,
         store: "Store",
@@ -65,6 +67,12 @@ class QueueBase:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of {self.store.url}>"
+
+    @property
+    def type(self) -> str:
+        """What kind of queue it is: `redis:oq`, `redis:list` and `postgres:simple` as Keuss says it, or `disque`,
+        `fsq`, `memory`, `sqlite`."""
+        return self.store.driver.type
 
     @property
     def _driver(self) -> Driver:
@@ -151,6 +159,10 @@ class QueueBase:
             self._paused = None
         for fetcher in self._fetchers.values():
             fetcher.ring()
+
+    def _check_not_drained(self) -> None:
+        if self._is_drained:
+            raise CallerError(f"the queue {self.name!r} was drained: make another object with store.queue()")
 
     def _registered(self) -> None:
         self.store.check_open()

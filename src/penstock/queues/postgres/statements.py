@@ -206,6 +206,9 @@ RETURNING job._id""",
     "purge": f"""
 WITH gone AS (DELETE FROM {{table}} WHERE NOT {_IS_RESERVED} RETURNING 1)
 SELECT count(*) FROM gone""",
+    "reserved": f"""
+SELECT job._id, job._pl::text, job.tries, {us("job.mature")}, {us("job.reserved")}, job.mature > {NOW}
+FROM {_GIVEN} (i text) JOIN {{table}} AS job ON job._id = given.i WHERE job.reserved IS NOT NULL""",
     "next_mature": f"SELECT {us('mature')} FROM {{table}} ORDER BY mature LIMIT 1",
 }
 # $2 and $3 are where the last page ended, $4 how many.
@@ -236,6 +239,7 @@ class Statements:
     extend: str
     remove: str
     purge: str
+    reserved: str
     next_mature: str
 
     @classmethod

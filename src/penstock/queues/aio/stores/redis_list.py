@@ -35,6 +35,7 @@ class RedisListDriver(Driver):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.PEEK, Capability.HEADERS, Capability.SHARED_PAUSE}
     )
+    type: ClassVar[str] = "redis:list"
     keeps_payloads: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
@@ -97,7 +98,7 @@ class RedisListDriver(Driver):
     async def sizes(self, queue: str) -> Sizes:
         key = self._keys(queue)[0]
         total = int(await self.link.call(b"LLEN", key, key=key))
-        return Sizes(total, total, 0, 0)
+        return Sizes(total, total, 0, None)
 
     async def next_mature_ms(self, queue: str) -> int | None:
         return await self.now_ms() if (await self.sizes(queue)).total else None

@@ -36,6 +36,7 @@ class RedisListDriver(Driver):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.PEEK, Capability.HEADERS, Capability.SHARED_PAUSE}
     )
+    type: ClassVar[str] = "redis:list"
     keeps_payloads: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
@@ -98,7 +99,7 @@ class RedisListDriver(Driver):
     def sizes(self, queue: str) -> Sizes:
         key = self._keys(queue)[0]
         total = int(self.link.call(b"LLEN", key, key=key))
-        return Sizes(total, total, 0, 0)
+        return Sizes(total, total, 0, None)
 
     def next_mature_ms(self, queue: str) -> int | None:
         return self.now_ms() if (self.sizes(queue)).total else None
