@@ -3,7 +3,7 @@
 | key                       | type   | whose | read and written                                                    |
 |---------------------------|--------|-------|---------------------------------------------------------------------|
 | keuss:q:list:QUEUE        | list   | Keuss | `{"payload":..,"hdrs":..,"tries":N}`; pushed left, popped right     |
-| penstock:list:told:QUEUE  | string | ours  | keeps signals that may be needless apart                            |
+| penstock:list:told:...    | string | ours  | keeps signals that may be needless apart                            |
 
 Signals and statistics have Keuss' channels and hashes (`signals.redis_pubsub`, `stats.redis`). There are no ids, no
 delays and no reservations: `push` gives the length of the list, as Keuss does, and `pop` is the only way out. All else
@@ -24,7 +24,7 @@ from penstock.queues.aio.stats.redis import RedisStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.redis.element import stored_job, written_payload
-from penstock.queues.redis.keys import LIST, check_tag, list_keys, pattern_of
+from penstock.queues.redis.keys import LIST, check_list_name, list_keys, pattern_of
 from penstock.queues.redis.packing import Word
 from penstock.queues.redis.scripts import script
 
@@ -59,7 +59,7 @@ class RedisListDriver(Driver):
 
     def _keys(self, queue: str) -> tuple[bytes, bytes]:
         if self.link.is_cluster:
-            check_tag(queue, self.link.where)
+            check_list_name(queue, self.link.where)
         return list_keys(queue)
 
     def prepare(self, job: NewJob) -> None:
