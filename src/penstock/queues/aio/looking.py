@@ -114,8 +114,9 @@ class Looking(Ending):
 
     async def stats(self) -> dict[str, int]:
         """The counters: put, get, reserve, commit, rollback, deadletter."""
-        await self.store.counting.flush()
-        return await self.store.stats.counters(self.name)
+        await self.store.counting_of(self.name).flush()
+        await self._services.open()
+        return await self._services.stats.counters(self.name)
 
 
 def _checked(state: JobState | str | None) -> JobState | None:

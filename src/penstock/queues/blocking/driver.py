@@ -69,6 +69,7 @@ class Driver:
         self.options = options
         self.extra = extra  # options that only this driver knows, as arguments; those of the URL are in address.rest
         self.shift_ms = 0
+        self.uncounted: set[str] = set()  # queues whose counters are kept elsewhere than the store's
         if self.own_options is not None:
             self._check_options(self.own_options)
 

@@ -115,8 +115,9 @@ class Looking(Ending):
 
     def stats(self) -> dict[str, int]:
         """The counters: put, get, reserve, commit, rollback, deadletter."""
-        self.store.counting.flush()
-        return self.store.stats.counters(self.name)
+        self.store.counting_of(self.name).flush()
+        self._services.open()
+        return self._services.stats.counters(self.name)
 
 
 def _checked(state: JobState | str | None) -> JobState | None:
