@@ -59,8 +59,6 @@ class Driver:
     own_options: ClassVar[frozenset[str] | None] = None
     # What `look` compares by itself: columns of `Wanted.limits`, and `id` for `Wanted.ids`. States it always does.
     compares: ClassVar[frozenset[str]] = frozenset()
-    # Whether a nack by id alone can have a delay.
-    delays_by_id: ClassVar[bool] = True
     # Whether jobs can be had again by their marks, where there are no claims.
     has_marks: ClassVar[bool] = False
 
@@ -83,6 +81,11 @@ class Driver:
     def place(self) -> str:
         """Says whether two stores of one process are the same place: their local signals reach each other then."""
         return self.address.url
+
+    @property
+    def delays_by_id(self) -> bool:
+        """Whether a nack can have a delay with the token that `reserved` gives."""
+        return True
 
     def open(self) -> None:
         """Connect. Raises ConnectionLost or StoreError, with what to do, if the server isn't there or refuses."""

@@ -114,6 +114,3 @@ class Statistics:
 
     def set_paused(self, queue: str, paused: bool) -> None:
         raise NotImplementedError
-
-    def clear(self, queue: str) -> None:
-        raise NotImplementedError

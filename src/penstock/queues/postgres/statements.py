@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from penstock.job import JobState
-from penstock.queues.postgres.names import index_of, other_index_of, quoted, table_of
+from penstock.queues.postgres.names import quoted, table_of
 
 COLUMNS = {
     "_id": "character varying",
@@ -120,11 +120,6 @@ def creation(queue: str, index: str) -> str:
         "WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000); "
         f"CREATE INDEX IF NOT EXISTS {quoted(index)} ON {table} (mature)"
     )
-
-
-def index_names(queue: str) -> tuple[str, str]:
-    """The index's name, and the one for where that is taken."""
-    return index_of(queue), other_index_of(queue)
 
 
 _FIELDS = "i text, p jsonb, u int8, d int8, t int4"

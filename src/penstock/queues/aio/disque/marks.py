@@ -25,7 +25,10 @@ class DisqueMarks(DisqueSurvey):
     """`reserved`, `regain`, `keep` and `end`."""
 
     has_marks: ClassVar[bool] = True
-    delays_by_id: ClassVar[bool] = False
+
+    @property
+    def delays_by_id(self) -> bool:
+        return self._is_ours  # Disque's NACK has no delay
 
     async def regain(self, queue: str, marks: Sequence[Mark]) -> list[StoredJob]:
         found: dict[str, StoredJob] = {}
