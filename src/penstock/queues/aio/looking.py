@@ -114,7 +114,7 @@ class Looking(Ending):
 
     async def stats(self) -> dict[str, int]:
         """The counters: put, get, reserve, commit, rollback, deadletter."""
-        await self.store.counting_of(self.name).flush()
+        await self.store._counting_of(self.name).flush()
         await self._services.open()
         return await self._services.stats.counters(self.name)
 

@@ -60,7 +60,7 @@ class QueueBase:
         self._paused: bool | None = None  # None: not known
         self._paused_read = 0.0
         self._paused_last: bool | None = None  # what was known last, be it still true or not
-        self._services = store.services_of(name)
+        self._services = store._services_of(name)
         self._ear = Ear(self._services.signal, self.channel, self._heard)
         self._register = Once(self._registered)
         self._fetchers: dict[int | None, Fetcher] = {}

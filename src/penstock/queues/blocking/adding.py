@@ -66,7 +66,7 @@ class Adding(QueueBase):
         for begin in range(0, len(bodies), self._driver.batch_max):
             self._register()
             added = self._driver.push_bodies(self.name, bodies[begin : begin + self._driver.batch_max])
-            self.store.counting_of(self.name).count(self.name, "put", len(added))
+            self.store._counting_of(self.name).count(self.name, "put", len(added))
             self._tell(0)
             ids += added
         return ids
@@ -81,7 +81,7 @@ class Adding(QueueBase):
         self._register()
         ids = self._driver.push(self.name, jobs, self._channel_of_store)
         added = _added(jobs, ids)
-        self.store.counting_of(self.name).count(self.name, "put", len(added))
+        self.store._counting_of(self.name).count(self.name, "put", len(added))
         if added and self._channel_of_store is None:
             self._tell(min(job.delay_ms for job in added), [job.mature_ms for job in added])
         return ids
@@ -91,7 +91,7 @@ class Adding(QueueBase):
         # nothing now: the queue is made known by its next user, and the counters are written with the next ones.
         self._require(Capability.TRANSACTION)
         ids = self._driver.push_within(connection, self.name, jobs)
-        self.store.counting_of(self.name).note(self.name, "put", len(_added(jobs, ids)))
+        self.store._counting_of(self.name).note(self.name, "put", len(_added(jobs, ids)))
         return ids
 
 

@@ -55,7 +55,7 @@ class Ending(QueueBase):
         ended: list[bool] = []
         for begin in range(0, len(leases), self._driver.batch_max):
             ended += self._driver.ack(self.name, leases[begin : begin + self._driver.batch_max])
-        self.store.counting_of(self.name).count(self.name, "commit", sum(ended))
+        self.store._counting_of(self.name).count(self.name, "commit", sum(ended))
         return ended
 
     def nack(
@@ -110,7 +110,7 @@ class Ending(QueueBase):
     def _nack_now(self, items: Sequence[tuple[Lease, int]]) -> list[bool]:
         delays = [delay for _, delay in items]
         done = self._driver.nack(self.name, [lease for lease, _ in items], delays, self._channel_of_store)
-        self.store.counting_of(self.name).count(self.name, "rollback", sum(done))
+        self.store._counting_of(self.name).count(self.name, "rollback", sum(done))
         if any(done) and self._channel_of_store is None:
             self._tell(min(delays))
         return done
@@ -196,14 +196,14 @@ class Ending(QueueBase):
         for move in moves:
             self._driver.prepare(move.job)
         channel = f"keuss:signal:{self.store.namespace}:{to}"
-        target = self.store.services_of(to)
+        target = self.store._services_of(to)
         moved: list[bool] = []
         for begin in range(0, len(moves), self._driver.batch_max):
             batch = moves[begin : begin + self._driver.batch_max]
             moved += self._driver.move(self.name, to, batch, channel if target.signals_itself else None)
         if counter is not None:
-            self.store.counting_of(self.name).count(self.name, counter, sum(moved))
-        self.store.counting_of(to).count(to, "put", sum(moved))
+            self.store._counting_of(self.name).count(self.name, counter, sum(moved))
+        self.store._counting_of(to).count(to, "put", sum(moved))
         if any(moved) and not target.signals_itself:
             target.open()
             target.signal.send(channel, str(self._driver.now_ms()))

@@ -115,7 +115,7 @@ class Looking(Ending):
 
     def stats(self) -> dict[str, int]:
         """The counters: put, get, reserve, commit, rollback, deadletter."""
-        self.store.counting_of(self.name).flush()
+        self.store._counting_of(self.name).flush()
         self._services.open()
         return self._services.stats.counters(self.name)
 

@@ -46,7 +46,7 @@ class Queue(Adding, Taking, Looking, Claiming):
             options=self.options,
         )
         self._variants.add(variant)
-        self.store.track(variant)
+        self.store._track(variant)
         return variant
 
     @property

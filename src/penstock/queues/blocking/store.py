@@ -121,11 +121,11 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.url}>"
 
-    def services_of(self, queue: str) -> Services:
+    def _services_of(self, queue: str) -> Services:
         """The signals and statistics of a queue."""
         return self._own_services.get(queue, self._services)
 
-    def counting_of(self, queue: str) -> Counting:
+    def _counting_of(self, queue: str) -> Counting:
         """Where what happens in a queue is counted."""
         own = self._own_services.get(queue)
         return self.counting if own is None or own.counting is None else own.counting
@@ -209,12 +209,12 @@ class Store:
             poll=poll_s if poll_s is not None else self.driver.poll_s,
             options=named,
         )
-        self.track(queue)
+        self._track(queue)
         return queue
 
     def _serve(self, name: str, signal: str | None, stats: str | None) -> None:
         """Give a queue signals and statistics of its own."""
-        if self.services_of(name).urls == (signal, stats):
+        if self._services_of(name).urls == (signal, stats):
             return
         if any(queue.name == name for queue in self._queues):
             raise CallerError(f"signal and stats must be given when the queue {name!r} is first made")
@@ -225,7 +225,7 @@ class Store:
         if services.stats is not self.stats:
             self.driver.uncounted.add(name)
 
-    def track(self, queue: Queue) -> None:
+    def _track(self, queue: Queue) -> None:
         """Close this object of a queue with the store."""
         self._queues.add(queue)
 
@@ -247,8 +247,8 @@ class Store:
         self.check_open()
         found = {}
         for name in self.queues():
-            self.counting_of(name).flush()
-            stats = self.services_of(name).stats
+            self._counting_of(name).flush()
+            stats = self._services_of(name).stats
             found[name] = {
                 "options": stats.options(name),
                 "counters": stats.counters(name),
@@ -260,7 +260,7 @@ class Store:
         """Whether a queue is paused."""
         if self.driver.pauses_itself:
             return self.driver.paused(name)
-        services = self.services_of(name)
+        services = self._services_of(name)
         services.open()
         return services.stats.paused(name)
 
@@ -269,7 +269,7 @@ class Store:
         self.check_open()
         made = {}
         for name in self.queues():
-            options = self.services_of(name).stats.options(name)
+            options = self._services_of(name).stats.options(name)
             known = {option: options[option] for option in ("lease", "codec", "poll") if option in options}
             dead = options.get("dead_letter")
             made[name] = self.queue(name, dead_letter=DeadLetter(**dead) if isinstance(dead, dict) else None, **known)

@@ -101,12 +101,12 @@ class Taking(Ending):
     def _take(self, lease_ms: int | None, count: int, wait_ms: int) -> list[StoredJob]:
         if lease_ms is None:
             jobs = self._driver.pop(self.name, count, wait_ms)
-            self.store.counting_of(self.name).count(self.name, "get", len(jobs))
+            self.store._counting_of(self.name).count(self.name, "get", len(jobs))
             return jobs
         kept: list[StoredJob] = []
         while True:
             jobs = self._driver.reserve(self.name, count - len(kept), lease_ms, wait_ms)
-            self.store.counting_of(self.name).count(self.name, "reserve", len(jobs))
+            self.store._counting_of(self.name).count(self.name, "reserve", len(jobs))
             able = self._bury_spent(jobs)
             kept += able
             # Jobs that were given up must not hide those behind them from a caller that has no time.
@@ -118,10 +118,10 @@ class Taking(Ending):
         """Give back what nobody was given."""
         if lease_ms is None:
             self._driver.put_back(self.name, jobs)
-            self.store.counting_of(self.name).count(self.name, "get", -len(jobs))
+            self.store._counting_of(self.name).count(self.name, "get", -len(jobs))
         else:
             self._driver.release(self.name, [Lease(job.id, job.token) for job in jobs])
-            self.store.counting_of(self.name).count(self.name, "reserve", -len(jobs))
+            self.store._counting_of(self.name).count(self.name, "reserve", -len(jobs))
         self._tell(0)
 
     def release_many(self, jobs: Iterable[Job]) -> None:
