@@ -44,4 +44,7 @@ def work(url: str, *options: str) -> None:
 
 
 if __name__ == "__main__":
-    {"add": add, "work": work}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "add":
+        add(*sys.argv[2:])
+    else:
+        work(*sys.argv[2:])
