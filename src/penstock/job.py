@@ -93,6 +93,15 @@ class Sizes(NamedTuple):
     reserved: int | None
 
 
+class Consumer(NamedTuple):
+    """A caller that waits for jobs of a queue object."""
+
+    label: str | None  # as it was given, for people
+    waiter: object  # what `cancel` knows it by
+    since: float  # unix time
+    is_reserving: bool  # it reserves jobs; otherwise it pops them
+
+
 class IdMaker:
     """Ids that look like random UUIDs and sort by the time of their making.
 

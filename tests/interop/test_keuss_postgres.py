@@ -152,6 +152,18 @@ def test_what_one_reserved_the_other_does_not_get(both: Both) -> None:
     assert [job.state for job in both.ours.peek(5, state=None)] == [JobState.RESERVED] * 2
 
 
+def test_we_end_by_id_what_node_reserved(both: Both) -> None:
+    assert both.ours.type == both.theirs.status()["type"]
+    both.theirs.push("a")
+    element = both.theirs.reserve(PATIENCE_MS)
+    both.ours.nack(element.id)
+    assert both.theirs.ok(element) is False
+    again = both.theirs.reserve(PATIENCE_MS)
+    assert (again.id, again.tries) == (element.id, 1)
+    both.ours.ack(again.id)
+    assert both.theirs.ok(again) is False
+
+
 def test_node_commits_what_we_reserved(both: Both) -> None:
     job_id = both.ours.push("x")
     job = both.ours.reserve(timeout=PATIENCE)

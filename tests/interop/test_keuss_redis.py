@@ -218,6 +218,31 @@ def test_what_node_gives_back_comes_with_one_try_more(
     assert theirs.total_size() == 0
 
 
+def test_we_end_by_id_what_node_reserved(open_keuss: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
+    theirs, ours = open_keuss().queue(queue_name), store.queue(queue_name)
+    theirs.push({"n": 1})
+    element = theirs.reserve(PATIENCE_MS)
+    ours.nack(element.id)
+    assert theirs.ok(element) is False
+    again = theirs.reserve(PATIENCE_MS)
+    assert (again.id, again.tries) == (element.id, 1)
+    ours.ack(again.id)
+    assert theirs.total_size() == 0
+
+
+def test_the_type_of_a_queue_is_said_as_keuss_says_it(
+    open_new: OpenKeuss, store: blocking.Store, lists: blocking.Store, queue_name: str
+) -> None:
+    for ours, backend in ((store, "redis-oq"), (lists, "redis-list")):
+        assert ours.queue(queue_name).type == open_new(backend).queue(queue_name).status()["type"]
+
+
+def test_a_list_knows_no_more_than_that_of_node(open_new: OpenKeuss, lists: blocking.Store, queue_name: str) -> None:
+    theirs, ours = open_new("redis-list").queue(queue_name), lists.queue(queue_name)
+    ours.push(1)
+    assert (ours.next_mature(), ours.reserved()) == (theirs.next_t(), theirs.resv_size()) == (None, None)
+
+
 def test_node_gives_back_what_we_reserved(open_keuss: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
     theirs, ours = open_keuss().queue(queue_name), store.queue(queue_name)
     job_id = ours.push("x")

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.queues.blocking import Job, Queue, Store
 
 # What isn't awaited in the async form either.
-PLAIN = {"cancel", "check_open", "dead_letters", "queue", "shift_clock"}
+PLAIN = {"cancel", "check_open", "consumers", "dead_letters", "queue", "shift_clock", "with_options"}
 MAY_WAIT = {"pop", "pop_many", "reserve", "reserve_many"}
 WAITERS_MAX = 64  # threads that wait at the same time, of all tests
 

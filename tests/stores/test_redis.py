@@ -586,9 +586,6 @@ async def test_a_consumer_without_options_leaves_those_that_are_there(form: str,
         await store.queue(raw.queue, lease=30).push(1)
         await store.queue(raw.queue).push(1)
         assert (await store.topology())[raw.queue]["options"] == {"lease": 30}
-        stats = (store if form == "aio" else store.inside).stats
-        await stats.clear(raw.queue) if form == "aio" else stats.clear(raw.queue)
-        assert raw.client.hkeys(f"keuss:stats:{NAMESPACE}:{raw.queue}") == [b"name", b"ns"]
 
 
 async def test_queues_of_other_namespaces_are_not_listed(form: str, url: str, raw: Raw) -> None:

@@ -82,6 +82,42 @@ async def test_a_client_that_is_given_is_used_and_left_open(
     await _close(client)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_is_called_for_a_client_which_is_closed_with_the_store(
+    form: str, redis_server: RedisServer, is_async: bool
+) -> None:
+    if is_async and form == "blocking":
+        pytest.skip("nothing is awaited in the blocking form")
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(_module(form).Redis(host=redis_server.host, port=redis_server.port, client_name=name))
+        return made[-1]
+
+    async def make_later() -> Any:
+        return make()
+
+    name = new_name("function")
+    store = connect(form, "redis+oq://", client=make_later if is_async else make)
+    assert made == []
+    async with store:
+        assert len(made) == 1  # the store, its signals and its statistics share it
+        await _works(store, new_name())
+        assert _is_connected(redis_server, name)
+    await _until(lambda: not _is_connected(redis_server, name))
+
+
+async def test_a_function_that_returns_no_client_is_refused(form: str) -> None:
+    with pytest.raises(CallerError, match=r"client= takes a redis\..*got str"):
+        async with connect(form, "redis+oq://", client=lambda: "no client"):
+            pass
+
+
+def _is_connected(server: RedisServer, name: str) -> bool:
+    with server.client() as client:
+        return any(one["name"] == name for one in client.client_list())
+
+
 async def test_a_client_of_the_other_form_is_refused(form: str) -> None:
     other = _module("blocking" if form == "aio" else "aio").Redis()
     with pytest.raises(CallerError, match=r"client= takes a redis\."):
@@ -479,11 +515,30 @@ async def test_a_node_of_a_cluster_says_what_it_is(form: str, redis_cluster: Red
 
 
 async def test_names_need_a_tag_in_a_cluster(form: str, redis_cluster: RedisCluster) -> None:
-    for scheme in ("redis+oq", "redis+list"):
+    for scheme, names in (("redis+oq", ("mail", "{}mail", "mail}{")), ("redis+list", ("{}mail", "mail}{"))):
         async with connect(form, _cluster_url(redis_cluster, scheme)) as store:
-            for name in ("mail", "{}mail", "mail}{"):
+            for name in names:
                 with pytest.raises(CallerError, match="needs a hash tag"):
                     await store.queue(name).push(1)
+
+
+async def test_a_list_has_any_plain_name_in_a_cluster(form: str, redis_cluster: RedisCluster) -> None:
+    url = _cluster_url(redis_cluster, "redis+list")
+    async with connect(form, url) as store, connect(form, url) as other:
+        names = [*(new_name(stem) for stem in ("mail", "a", "b", "c", "open{")), new_name("{tag}")]
+        waiting = [asyncio.create_task(store.queue(name).pop(timeout=PATIENCE)) for name in names]
+        await asyncio.sleep(0.3)
+        for name in names:
+            await other.queue(name).push(name)
+        assert [(await one).payload for one in waiting] == names
+        for name in names:
+            queue = other.queue(name)
+            await queue.push_many([1, 2, 3])
+            with redis_cluster.client() as client:
+                assert client.llen(f"keuss:q:list:{name}") == 3  # Keuss' key, as it is
+            assert (await queue.pop(timeout=PATIENCE)).payload == 1
+            assert [job.payload for job in await queue.peek()] == [2, 3]
+            assert await queue.purge() == 2
 
 
 async def test_who_waits_in_a_cluster_hears_of_jobs(form: str, redis_cluster: RedisCluster) -> None:
@@ -596,6 +651,15 @@ async def test_a_list_refuses_what_it_can_not_do(form: str, redis_server: RedisS
         ):
             with pytest.raises(Unsupported):
                 await call()
+
+
+async def test_a_list_says_none_for_what_it_can_not_know(form: str, redis_server: RedisServer) -> None:
+    async with connect(form, oq_url(redis_server).replace("+oq", "+list")) as store:
+        queue = store.queue(new_name())
+        for total in (0, 1):
+            assert (await queue.next_mature(), await queue.reserved()) == (None, None)
+            assert await queue.sizes() == (total, total, 0, None)
+            await queue.push(1)
 
 
 async def test_the_first_job_of_a_list_is_always_news(form: str, redis_server: RedisServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -201,10 +202,51 @@ async def test_drain_ends_all_waits(place: Place) -> None:
         for task in tasks:
             with pytest.raises(WaitCancelled, match="drained"):
                 await _got(task)
-        await queue.push("work")
-        with pytest.raises(CallerError, match="drained"):
-            await queue.pop(timeout=0)
-        assert (await store.queue(queue.name).pop(timeout=PATIENCE)).payload == "work"
+        for refused in (queue.pop(timeout=0), queue.push("no"), queue.push_many(["no"]), queue.push_many([b"no"])):
+            with pytest.raises(CallerError, match="drained"):
+                await refused
+        other = store.queue(queue.name)
+        await other.push("work")
+        assert (await other.pop(timeout=PATIENCE)).payload == "work"
+
+
+@needs(Capability.RESERVE)
+async def test_jobs_that_were_reserved_before_a_drain_can_be_ended(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push_many([1, 2])
+        first, second = await queue.reserve_many(2, timeout=PATIENCE)
+        await queue.drain()
+        await first.ack()
+        await second.nack()
+        assert await store.queue(queue.name).total() == 1
+
+
+async def test_who_waits_is_listed_with_its_label(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        begin = time.time()
+        tasks = await _waiting(queue, queue.pop(consumer="mailer-1", waiter=7), queue.pop(timeout=PATIENCE))
+        first, second = sorted(queue.consumers(), key=lambda consumer: consumer.label or "", reverse=True)
+        assert (first.label, first.waiter, first.is_reserving) == ("mailer-1", 7, False)
+        assert (second.label, second.waiter) == (None, None)
+        assert begin - 1 <= first.since <= time.time()
+        await queue.push_many([1, 2])
+        for task in tasks:
+            await _got(task)
+        assert queue.consumers() == []
+
+
+@needs(Capability.RESERVE)
+async def test_who_reserves_is_listed_as_reserving(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        (task,) = await _waiting(queue, queue.reserve(consumer="mailer-2"))
+        (consumer,) = queue.consumers()
+        assert (consumer.label, consumer.is_reserving) == ("mailer-2", True)
+        queue.cancel()
+        with pytest.raises(WaitCancelled):
+            await _got(task)
 
 
 async def test_closing_the_store_ends_all_waits(place: Place) -> None:

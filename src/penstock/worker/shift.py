@@ -56,6 +56,7 @@ class Shift:
         ]
         self._settling: list[asyncio.Task[None]] = []
         self._intake = Intake(self, self._settlers)
+        reporter.hook_ended = self._intake.freed
         self._last_end = self._loop.time()
         self._is_over = False
         self._quiet = asyncio.Event()
@@ -64,6 +65,10 @@ class Shift:
     @property
     def in_hand(self) -> int:
         return len(self._waiting) + len(self._runner.running)
+
+    @property
+    def pending_hooks(self) -> int:
+        return self._reporter.pending_hooks
 
     @property
     def idle_s(self) -> float:

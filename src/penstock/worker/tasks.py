@@ -19,7 +19,7 @@ from penstock.errors import LeaseLost
 from penstock.queues.aio import Job
 from penstock.worker.choices import Overran
 from penstock.worker.held import Held
-from penstock.worker.running import CANCEL_S, Finished, Runner, undone
+from penstock.worker.running import CANCEL_S, Finished, OnStart, Runner, undone
 
 
 class Tasks(Runner):
@@ -31,7 +31,7 @@ class Tasks(Runner):
         concurrency: int,
         time_limit: float | None,
         finished: Finished,
-        on_start: Callable[[Job], object] | None,
+        on_start: OnStart | None,
         stuck_max: int,
         on_stuck: Callable[[], None],
     ) -> None:
@@ -59,8 +59,8 @@ class Tasks(Runner):
         if self._limit is not None:
             held.timer = self._loop.call_later(self._limit, self._overran, held, self._limit)
         try:
-            if self._on_start is not None:
-                self._on_start(held.job)
+            if self._on_start is not None and (rest := self._on_start(held.job)) is not None:
+                await rest
             result = await self._handler(held.job)
             problem = None if result is None else undone(result)
         except BaseException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -52,8 +53,8 @@ class ThreadJob(blocking.Job):
     def ack(self) -> None:
         _wait(self._job.ack(), self._loop)
 
-    def nack(self, delay: float | None = None, error: str = "") -> None:
-        _wait(self._job.nack(delay, error), self._loop)
+    def nack(self, delay: float | None = None, error: str = "", *, at: float | datetime | None = None) -> None:
+        _wait(self._job.nack(delay, error, at=at), self._loop)
 
     def extend(self, lease: float | None = None) -> None:
         _wait(self._job.extend(lease), self._loop)

@@ -20,10 +20,9 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from penstock.queues.aio import Job
 from penstock.worker.choices import Overran
 from penstock.worker.held import Held
-from penstock.worker.running import Finished, Runner, undone
+from penstock.worker.running import Finished, OnStart, Runner, undone
 from penstock.worker.thread_jobs import ThreadJob
 
 LOOKS_A_LIMIT = 10  # how often overruns are looked for within a time limit: one is found at most a tenth too late
@@ -38,7 +37,7 @@ class Threads(Runner):
         concurrency: int,
         time_limit: float | None,
         finished: Finished,
-        on_start: Callable[[Job], object] | None,
+        on_start: OnStart | None,
         stuck_max: int,
         on_stuck: Callable[[], None],
     ) -> None:
@@ -97,8 +96,8 @@ class Threads(Runner):
     def _call(self, held: Held) -> BaseException | None:
         held.began = began = perf_counter()
         try:
-            if self._on_start is not None:
-                self._on_start(held.job)
+            if self._on_start is not None and (rest := self._on_start(held.job)) is not None:
+                asyncio.run_coroutine_threadsafe(rest, self._loop).result()
             result = self._handler(ThreadJob(held.job, self._loop))
         except BaseException as error:  # whatever a function raises is its job's problem
             return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -45,12 +46,13 @@ class Worker:
     - `concurrency`: how many handlers run at a time.
     - `lease`: how long jobs are reserved for; made longer while they are in hand. By default as the queue has it.
     - `time_limit`: how long a handler may take; none by default.
-    - `max_tries`: after so many deliveries a job goes to the dead letters. By default as the store's option
-      `dead_letter` has it, or 25. `dead_letter` says it with the name of another queue.
-    - `backoff`: how long a job waits after an error.
+    - `max_tries`: the number of deliveries after which a job goes to the dead letters; 0 is without limit. By default
+      that of the queue object or of the store's option `dead_letter`, or else 25. `dead_letter` also names the queue.
+    - `backoff`: how long a job waits after an error. By default that of the queue object, or else it grows.
     - `prefetch`: how many jobs are taken ahead of those that run; by default few or many, by how long they take.
     - `stop_within`: how long running handlers get when the worker is told to stop.
-    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens; they must not block.
+    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens. One that is async is
+      awaited; others must not block.
     """
 
     def __init__(
@@ -95,8 +97,9 @@ class Worker:
         self._concurrency = concurrency
         self._lease = None if lease is None else checked_lease(lease)
         self._time_limit = time_limit
-        self._dead_letter = DeadLetter(max_tries) if max_tries is not None else dead_letter
-        self._backoff = backoff if backoff is not None else Exponential()
+        self._max_tries = None if max_tries is None else DeadLetter(max_tries).max_tries  # which checks it
+        self._dead_letter = dead_letter
+        self._backoff = backoff
         self._prefetch = prefetch
         self._stop_within = stop_within
         self._on_start, self._on_done, self._on_error = on_start, on_done, on_error
@@ -123,7 +126,8 @@ class Worker:
         """Run jobs until `stop` is called, and give what was done.
 
         With `until_empty`, also until no queue has a job that is ready; those that wait for their time stay. With
-        `signals`, SIGTERM and SIGINT stop it: the first gracefully, the second at once.
+        `signals`, SIGTERM and SIGINT stop it, and all other workers of the process that run with `signals`: the first
+        gracefully, the second at once. Only the main thread can do that.
         """
         if self._loop is not None:
             raise CallerError("this worker runs already")
@@ -133,7 +137,7 @@ class Worker:
         self.is_stuck = False
         self._heed()
         try:
-            with self._signals() if signals else nullcontext():
+            with _stop_signals.reaching(self) if signals else nullcontext():
                 async with self._opened() as store:
                     await self._run(store, until_empty)
         finally:
@@ -172,7 +176,7 @@ class Worker:
             self._runner,
             self._reporter,
             lease=self._lease,
-            backoff=self._backoff,
+            backoff=self._backoff or Exponential(),
             prefetch=self._prefetch,
         )
         shift.open()
@@ -185,15 +189,24 @@ class Worker:
             raise
         finally:
             # Also of a run that was cancelled: what it has in hand must go back.
-            await _to_its_end(shift.wind_down(self._stop_within, self._now), self._now.set)
+            await _to_its_end(self._wind_down(shift), self._now.set)
             self._reporter.finish()
             say("stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3))
 
+    async def _wind_down(self, shift: Shift) -> None:
+        await shift.wind_down(self._stop_within, self._now)
+        await self._reporter.end_hooks(self._stop_within, self._now)
+
     def _queue(self, store: Store, name: str | Queue) -> Queue:
-        if isinstance(name, Queue):
-            return name
-        limit = self._dead_letter or store.options.dead_letter or DeadLetter(MAX_TRIES)
-        return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff)
+        """The queue with the worker's options, or else its own, or else the usual ones."""
+        own = store.options.dead_letter if isinstance(name, str) else name.dead_letter
+        limit = self._dead_letter or own or DeadLetter(MAX_TRIES)
+        if self._max_tries is not None:
+            limit = DeadLetter(self._max_tries, limit.queue)
+        if isinstance(name, str):
+            return store.queue(name, dead_letter=limit, lease=self._lease, backoff=self._backoff or Exponential())
+        backoff = self._backoff or name.backoff or Exponential()
+        return name.with_options(dead_letter=limit, lease=self._lease, backoff=backoff)
 
     def _runner(self, finished: Finished) -> Runner:
         on_start = None if self._on_start is None else partial(call_hook, self._on_start)
@@ -206,24 +219,49 @@ class Worker:
             say("stuck", "Handlers overran their time limit and can't be ended: this process must be replaced.")
             self.stop()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, self._signalled, number)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
-
-    def _signalled(self, number: signal.Signals) -> None:
+    def signalled(self, number: signal.Signals) -> None:
+        """A signal to stop came: the first stops gracefully, the second at once."""
         again = self._wishes >= 1
         what = "Stopping at once" if again else f"Stopping; running jobs get {self._stop_within:g} s"
         say("stopping", f"{number.name}: {what}.", signal=number.name)
         self.stop(now=again)
+
+
+class _StopSignals:
+    """SIGTERM and SIGINT of the process: they stop all workers that asked for it, however many run.
+
+    The handlers that the program had come back when the last of these workers has ended.
+    """
+
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def reaching(self, worker: Worker) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            raise CallerError("signals=True needs the main thread: elsewhere call worker.stop()")
+        loop = asyncio.get_running_loop()
+        if not self._workers:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.getsignal(number) or signal.SIG_DFL
+                loop.add_signal_handler(number, self._signalled, number)
+        self._workers.append(worker)
+        try:
+            yield
+        finally:
+            self._workers.remove(worker)
+            if not self._workers:
+                for number, handler in self._before.items():
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, handler)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        for worker in tuple(self._workers):
+            worker.signalled(number)
+
+
+_stop_signals = _StopSignals()  # one for the process, as its signals are
 
 
 def is_async(handler: Callable[..., Any]) -> TypeGuard[Callable[..., Awaitable[Any]]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Fixed, Job, Worker
+from penstock import Job, Worker
 from penstock.worker.logs import facts_of
 from tests.unit.worker.virtual_time import memory_store, virtual
 
@@ -104,5 +104,5 @@ async def test_a_queues_own_back_off_is_looked_at_too() -> None:
             raise ValueError("not now")
 
         async with asyncio.timeout(SOON_S):
-            summary = await Worker(store, queue, handle, backoff=Fixed(0)).run(until_empty=True)
+            summary = await Worker(store, queue, handle).run(until_empty=True)
         assert (summary.retried, await queue.scheduled()) == (1, 1)

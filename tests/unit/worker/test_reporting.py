@@ -6,9 +6,12 @@ import logging
 
 import pytest
 
+import penstock
 from penstock import Fail, Fixed, Job, Summary, Worker
 from penstock.worker.events import LEVELS, say
+from penstock.worker.intake import PREFETCH_MAX
 from penstock.worker.logs import LINES_A_SECOND, JsonFormatter, LeftOut, Sparing, TextFormatter, facts_of
+from penstock.worker.reporting import HOOKS_MAX
 from penstock.worker.worker import Handler
 from tests.unit.worker.virtual_time import memory_store, virtual
 
@@ -37,6 +40,81 @@ async def test_hooks_are_called_as_it_happens() -> None:
         assert sorted(heard, key=str) == [("done", True), ("error", "no"), ("start", "bad"), ("start", "good")]
 
 
+def _plain(job: Job) -> None:
+    if job.payload == "bad":
+        raise ValueError("no")
+
+
+async def _awaiting(job: Job) -> None:
+    _plain(job)
+
+
+@pytest.mark.parametrize("handler", [_plain, _awaiting])
+def test_hooks_that_await_are_awaited(handler: Handler) -> None:
+    asyncio.run(_check_hooks(handler))
+
+
+async def _check_hooks(handler: Handler) -> None:
+    async with penstock.connect("memory:") as store:
+        mail, seen = store.queue("mail"), store.queue("seen")
+        await mail.push_many(["good", "bad"])
+        heard: list[tuple[str, object]] = []
+
+        async def started(job: Job) -> None:
+            await asyncio.sleep(0)
+            heard.append(("start", job.payload))
+
+        async def done(job: Job, seconds: float) -> None:
+            await seen.push(["done", job.payload])
+
+        async def failed(job: Job, error: BaseException) -> None:
+            await seen.push(["error", str(error)])
+
+        worker = Worker(
+            store, "mail", handler, max_tries=1, concurrency=1, on_start=started, on_done=done, on_error=failed
+        )
+        await worker.run(until_empty=True)
+        assert heard == [("start", "good"), ("start", "bad")]
+        assert [job.payload for job in await seen.peek()] == [["done", "good"], ["error", "no"]]
+
+
+@virtual
+async def test_a_hook_that_awaits_and_pushes_is_part_of_what_until_empty_waits_for() -> None:
+    async with memory_store() as store:
+        mail = store.queue("mail")
+        await mail.push(3)
+
+        async def done(job: Job, seconds: float) -> None:
+            await asyncio.sleep(60)
+            if job.payload:
+                await mail.push(job.payload - 1)
+
+        summary = await Worker(store, "mail", _succeed, on_done=done).run(until_empty=True)
+        assert (summary.done, await mail.total()) == (4, 0)
+
+
+@virtual
+async def test_hooks_that_await_without_end_keep_neither_jobs_nor_the_end() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push_many(range(3 * HOOKS_MAX))
+        begun = 0
+
+        async def done(job: Job, seconds: float) -> None:
+            nonlocal begun
+            begun += 1
+            await asyncio.Event().wait()
+
+        worker = Worker(store, "mail", _succeed, on_done=done, stop_within=5)
+        run = asyncio.create_task(worker.run())
+        await asyncio.sleep(1000)
+        # Not more jobs are run than hooks may be pending.
+        assert HOOKS_MAX <= begun < 2 * HOOKS_MAX + 2 * PREFETCH_MAX
+        worker.stop()
+        summary = await run
+        assert summary.done == begun
+        assert await store.queue("mail").reserved() == 0
+
+
 async def _succeed(job: Job) -> None:
     pass
 
@@ -45,6 +123,7 @@ async def _fail(job: Job) -> None:
     raise Fail("never")
 
 
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "awaits"])
 @pytest.mark.parametrize("problem", [ZeroDivisionError("by 0"), SystemExit("bye")])
 @pytest.mark.parametrize(
     ("hook", "handler"),
@@ -57,15 +136,21 @@ async def _fail(job: Job) -> None:
     ],
 )
 def test_a_hook_that_raises_is_told_and_costs_no_job(
-    hook: str, handler: Handler, problem: BaseException, caplog: pytest.LogCaptureFixture
+    hook: str, handler: Handler, problem: BaseException, awaits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         def broken(*facts: object) -> None:
             raise problem
 
+        async def broken_later(*facts: object) -> None:
+            await asyncio.sleep(0)
+            raise problem
+
         async with memory_store() as store:
             await store.queue("mail").push_many([1, 2])
-            summary = await Worker(store, "mail", handler, **{hook: broken}).run(until_empty=True)
+            summary = await Worker(store, "mail", handler, **{hook: broken_later if awaits else broken}).run(
+                until_empty=True
+            )
             assert (summary.done, summary.failed) == ((0, 2) if handler is _fail else (2, 0))
             assert await store.queue("mail").total() == 0
 

@@ -6,12 +6,15 @@ import signal
 
 import pytest
 
+import penstock
 from penstock import Job, JobState, Store, Summary, Worker, blocking
 from penstock.queues.dead_letters import ERROR
 from penstock.worker.held import Held
 from penstock.worker.settling import Settler
 from penstock.worker.tasks import Tasks
 from tests.unit.worker.virtual_time import memory_store, virtual
+
+PROCESS_S = 20.0  # real time, for what needs real signals
 
 
 async def left(store: Store) -> list[tuple[object, int, JobState]]:
@@ -221,6 +224,51 @@ def test_a_worker_as_a_program_is_stopped_by_signals_and_leaves_them_as_they_wer
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_all_workers_of_a_process(number: signal.Signals) -> None:
+    def own(number: int, frame: object) -> None:
+        raise AssertionError("the program's own handler is not called while a worker runs")
+
+    async def main() -> list[int]:
+        async with penstock.connect("memory:") as store:
+            started: set[str] = set()
+
+            async def handle(job: Job) -> None:
+                started.add(job.payload)
+                if len(started) == 2:
+                    os.kill(os.getpid(), number)
+
+            for name in ("a", "b"):
+                await store.queue(name).push(name)
+            workers = [Worker(store, name, handle) for name in ("a", "b")]
+            async with asyncio.timeout(PROCESS_S):
+                return [summary.done for summary in await asyncio.gather(*(w.run(signals=True) for w in workers))]
+
+    before = {each: signal.signal(each, own) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert asyncio.run(main()) == [1, 1]
+        assert [signal.getsignal(each) for each in before] == [own, own]
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_a_worker_that_ends_leaves_the_signals_to_the_others() -> None:
+    async def main() -> int:
+        async with penstock.connect("memory:") as store:
+            first = Worker(store, "a", _fail)
+            second = Worker(store, "b", _fail)
+            run = asyncio.create_task(second.run(signals=True))
+            await first.run(until_empty=True, signals=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+            async with asyncio.timeout(PROCESS_S):
+                return (await run).done
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert asyncio.run(main()) == 0
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 async def _fail(job: Job) -> None:

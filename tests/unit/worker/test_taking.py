@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from penstock import Fixed, Job, Store, Worker
+from penstock import DeadLetter, Fixed, Job, Store, Worker
 from penstock.errors import CallerError, Unsupported
 from penstock.queues.capabilities import Capability
+from penstock.worker.worker import MAX_TRIES
 from tests.unit.worker.calls import watch
 from tests.unit.worker.virtual_time import memory_store, virtual
 
@@ -124,6 +125,24 @@ async def test_queues_share_the_hands_and_an_empty_one_takes_none() -> None:
         worker = Worker(store, ["a", "b", "empty"], handle, concurrency=4)
         summary = await worker.run()
         assert (summary.done, most) == (80, 4)
+        assert 8 <= order[:20].count("a") <= 12
+
+
+@virtual
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_until_empty_queues_take_turns(concurrency: int) -> None:
+    async with memory_store() as store:
+        for name in ("a", "b"):
+            await store.queue(name).push_many([name] * 40)
+        order: list[str] = []
+
+        async def handle(job: Job) -> None:
+            order.append(job.payload)
+            await asyncio.sleep(10)
+
+        worker = Worker(store, ["a", "empty", "b"], handle, concurrency=concurrency)
+        summary = await worker.run(until_empty=True)
+        assert summary.done == 80
         assert 8 <= order[:20].count("a") <= 12
 
 
@@ -248,6 +267,70 @@ async def test_a_queue_object_brings_its_own_options() -> None:
         assert await queue.next_mature() == asyncio.get_running_loop().time() + 77
 
 
+async def _always_fails(job: Job) -> None:
+    if job.tries < 2 * MAX_TRIES:  # so that a test of a limit that doesn't hold ends, too
+        raise ValueError("never")
+
+
+@virtual
+async def test_max_tries_of_the_worker_holds_for_a_queue_object() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail", backoff=Fixed(0))
+        await queue.push("x")
+        summary = await Worker(store, queue, _always_fails, max_tries=2).run(until_empty=True)
+        assert (summary.retried, summary.failed) == (1, 1)
+        assert queue.dead_letter is None  # the caller's object stays as it was
+
+
+@virtual
+async def test_a_queue_object_without_a_limit_has_the_default_number_of_tries() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail", backoff=Fixed(0))
+        await queue.push("x")
+        summary = await Worker(store, queue, _always_fails).run(until_empty=True)
+        assert (summary.retried, summary.failed) == (MAX_TRIES - 1, 1)
+
+
+@virtual
+async def test_the_dead_letter_option_of_the_worker_comes_before_that_of_a_queue_object() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail", dead_letter=DeadLetter(9, "unwanted"), backoff=Fixed(0))
+        await queue.push("x")
+        worker = Worker(store, queue, _always_fails, dead_letter=DeadLetter(1, "rejected"))
+        await worker.run(until_empty=True)
+        assert (await store.queue("rejected").size(), await store.queue("unwanted").size()) == (1, 0)
+
+
+@virtual
+async def test_max_tries_keeps_the_name_of_the_dead_letter_queue() -> None:
+    async with memory_store(dead_letter=DeadLetter(9, "of-the-store")) as store:
+        queue = store.queue("mail", dead_letter=DeadLetter(9, "of-the-queue"))
+        await queue.push("x")
+        await Worker(store, queue, _always_fails, max_tries=1).run(until_empty=True)
+        await queue.push("y")
+        await Worker(store, "mail", _always_fails, max_tries=1).run(until_empty=True)
+        assert [job.payload for job in await store.queue("of-the-queue").peek()] == ["x"]
+        assert [job.payload for job in await store.queue("of-the-store").peek()] == ["y"]
+
+
+@virtual
+async def test_the_back_off_of_the_worker_comes_before_that_of_a_queue_object() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail", backoff=Fixed(77))
+        await queue.push("x")
+        await Worker(store, queue, _always_fails, backoff=Fixed(5)).run(until_empty=True)
+        assert await queue.next_mature() == asyncio.get_running_loop().time() + 5
+
+
+@virtual
+async def test_a_queue_object_that_says_no_limit_has_none() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail", dead_letter=DeadLetter(0), backoff=Fixed(0))
+        await queue.push("x")
+        summary = await Worker(store, queue, _always_fails).run(until_empty=True)
+        assert (summary.retried, summary.done, summary.failed) == (2 * MAX_TRIES, 1, 0)
+
+
 @virtual
 async def test_a_store_that_cannot_reserve_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_store() as store:
@@ -307,8 +390,6 @@ def test_options_that_cannot_be_are_refused(options: dict[str, object], hint: st
 
 
 def test_max_tries_and_dead_letter_exclude_each_other() -> None:
-    from penstock import DeadLetter
-
     with pytest.raises(CallerError, match="not both"):
         Worker("memory:", "mail", _nothing, max_tries=1, dead_letter=DeadLetter(2))
 

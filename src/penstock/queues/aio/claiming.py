@@ -36,7 +36,7 @@ class Claiming(Ending):
         """End the jobs under a key, and the key; gives how many were ended."""
         self._require(Capability.CLAIM)
         ended = await self._driver.ack_claim(self.name, key)
-        self.store.counting.count(self.name, "commit", ended)
+        self.store._counting_of(self.name).count(self.name, "commit", ended)
         return ended
 
     async def nack_claim(self, key: str, delay: float = 0) -> int:
@@ -44,6 +44,6 @@ class Claiming(Ending):
         self._require(Capability.CLAIM)
         delay_ms = max(0, milliseconds("delay", delay))
         given = await self._driver.nack_claim(self.name, key, delay_ms)
-        self.store.counting.count(self.name, "rollback", given)
+        self.store._counting_of(self.name).count(self.name, "rollback", given)
         await self._tell(delay_ms)
         return given

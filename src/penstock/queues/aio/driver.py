@@ -26,6 +26,8 @@ from penstock.queues.capabilities import Capability
 from penstock.queues.looks import NOTHING, Part, Rows, Wanted, bound, columns_of
 from penstock.queues.options import OPTIONS, POLL_S, Address, Options
 
+PAGE = 500  # jobs looked at in one call
+
 
 class Page(NamedTuple):
     """Some jobs, and where the next ones begin: None if there are no more."""
@@ -38,6 +40,8 @@ class Driver:
     """The base of all drivers. What a driver's capabilities leave out, it need not write."""
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    # What kind of store it is: Keuss' word where the layout is Keuss'.
+    type: ClassVar[str] = "unknown"
     # Keuss' layouts keep payloads; others keep bodies, and the queue's codec reads them.
     keeps_payloads: ClassVar[bool] = False
     # `pop` and `reserve` wait on the server for `wait_ms`; others answer at once, and the queue waits for a signal.
@@ -62,6 +66,7 @@ class Driver:
         self.options = options
         self.extra = extra  # options that only this driver knows, as arguments; those of the URL are in address.rest
         self.shift_ms = 0
+        self.uncounted: set[str] = set()  # queues whose counters are kept elsewhere than the store's
         if self.own_options is not None:
             self._check_options(self.own_options)
 
@@ -75,6 +80,11 @@ class Driver:
     def place(self) -> str:
         """Says whether two stores of one process are the same place: their local signals reach each other then."""
         return self.address.url
+
+    @property
+    def delays_by_id(self) -> bool:
+        """Whether a nack can have a delay with the token that `reserved` gives."""
+        return True
 
     async def open(self) -> None:
         """Connect. Raises ConnectionLost or StoreError, with what to do, if the server isn't there or refuses."""
@@ -170,6 +180,23 @@ class Driver:
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         """Look at jobs, oldest maturity first, of all states if none is given. Jobs may come and go between pages."""
         raise NotImplementedError
+
+    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        """Look up reserved jobs by id, each with the token of its lease; None for one that nobody has reserved.
+
+        Here by `peek`, which looks at all reserved jobs. A store with a shorter way has its own.
+        """
+        wanted = set(ids)
+        found: dict[str, StoredJob] = {}
+        cursor: str | None = None
+        while wanted:
+            page = await self.peek(queue, JobState.RESERVED, PAGE, cursor)
+            found.update({job.id: job for job in page.jobs if job.id in wanted})
+            wanted.difference_update(found)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return [found.get(job_id) for job_id in ids]
 
     async def parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
         """How a look at these queues is cut, so that several processes can share it."""

@@ -1,6 +1,7 @@
 """How reserved jobs end, or go on."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from penstock.codec import encode
@@ -12,7 +13,7 @@ from penstock.queues.aio.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter, to_dead_letters
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import milliseconds, point_ms
 
 
 class Ending(QueueBase):
@@ -25,27 +26,54 @@ class Ending(QueueBase):
         self._nacks: Coalescer[tuple[Lease, int], bool] = Coalescer(self._nack_now, batch_max)
         self._extends: Coalescer[tuple[Lease, int], str | None] = Coalescer(self._extend_now, batch_max)
 
-    async def ack(self, job: Job) -> None:
-        """End a job that was reserved."""
+    async def ack(self, job: Job | str) -> None:
+        """Acknowledge a reserved job: it is done, and goes.
+
+        By id alone this is unfenced: the job is ended whoever has it reserved, also if the lease that you had is over
+        and another worker runs the job by now. LeaseLost is raised if nobody has it reserved.
+        """
         self._require(Capability.RESERVE)
-        if not await self._acks.add(job.as_lease):
+        if isinstance(job, str):
+            job = await self._reserved_job(job)
+        if not await self._acks.add(_leases([job], "ack")[0]):
             raise _lost(job, "acked")
+
+    async def _reserved_job(self, job_id: str) -> Job:
+        """The job that has this id, as whoever reserved it has it."""
+        (stored,) = await self._driver.reserved(self.name, [job_id])
+        if stored is None:
+            raise LeaseLost(f"job {job_id!r} of {self.name!r} is not reserved by anybody. Nothing was changed.")
+        return Job(self, stored)
 
     async def ack_many(self, jobs: Iterable[Job]) -> list[bool]:
         """End many jobs; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
-        return await self._ack_now([job.as_lease for job in jobs])
+        return await self._ack_now(_leases(list(jobs), "ack_many"))
 
     async def _ack_now(self, leases: Sequence[Lease]) -> list[bool]:
         ended: list[bool] = []
         for begin in range(0, len(leases), self._driver.batch_max):
             ended += await self._driver.ack(self.name, leases[begin : begin + self._driver.batch_max])
-        self.store.counting.count(self.name, "commit", sum(ended))
+        self.store._counting_of(self.name).count(self.name, "commit", sum(ended))
         return ended
 
-    async def nack(self, job: Job, delay: float | None = None, error: str = "") -> None:
-        """Give a job back, or up: after its last try it goes to the dead letters."""
+    async def nack(
+        self, job: Job | str, delay: float | None = None, error: str = "", *, at: float | datetime | None = None
+    ) -> None:
+        """Return a reserved job to its queue, or, after its last try, move it to the dead letters.
+
+        It is ready after `delay` seconds (by default those of the back-off), or at the time `at`. By id alone this is
+        unfenced, as `ack` is.
+        """
         self._require(Capability.RESERVE)
+        delay = await self._delay_until(delay, at)
+        if isinstance(job, str):
+            if not self._driver.delays_by_id:
+                if delay:
+                    raise CallerError(f"nack by id alone takes no delay on {self.store.url}: give the reserved job")
+                delay = 0
+            job = await self._reserved_job(job)
+        _leases([job], "nack")
         if self._limit is not None and self._limit.is_last(job.tries):
             done = (await self._bury([job.stored], [error], self._limit))[0]
         else:
@@ -53,10 +81,19 @@ class Ending(QueueBase):
         if not done:
             raise _lost(job, "given back")
 
-    async def nack_many(self, jobs: Iterable[Job], delay: float | None = None, error: str = "") -> list[bool]:
-        """Give many jobs back, or up; gives for each whether it was still this worker's."""
+    async def nack_many(
+        self,
+        jobs: Iterable[Job],
+        delay: float | None = None,
+        error: str = "",
+        *,
+        at: float | datetime | None = None,
+    ) -> list[bool]:
+        """Return many jobs to their queue; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
         jobs = list(jobs)
+        _leases(jobs, "nack_many")
+        delay = await self._delay_until(delay, at)
         limit = self._limit
         last = [job for job in jobs if limit is not None and limit.is_last(job.tries)]
         others = [job for job in jobs if limit is None or not limit.is_last(job.tries)]
@@ -74,10 +111,18 @@ class Ending(QueueBase):
     async def _nack_now(self, items: Sequence[tuple[Lease, int]]) -> list[bool]:
         delays = [delay for _, delay in items]
         done = await self._driver.nack(self.name, [lease for lease, _ in items], delays, self._channel_of_store)
-        self.store.counting.count(self.name, "rollback", sum(done))
+        self.store._counting_of(self.name).count(self.name, "rollback", sum(done))
         if any(done) and self._channel_of_store is None:
             await self._tell(min(delays))
         return done
+
+    async def _delay_until(self, delay: float | None, at: float | datetime | None) -> float | None:
+        """The delay that lasts until a point in time, by the store's clock."""
+        if at is None:
+            return delay
+        if delay is not None:
+            raise CallerError("give delay or at, not both")
+        return max(0, point_ms("at", at) - await self._driver.now_ms()) / 1000
 
     def _delay_ms(self, tries: int, delay: float | None) -> int:
         if delay is None:
@@ -87,6 +132,7 @@ class Ending(QueueBase):
     async def extend(self, job: Job, lease: float | None = None) -> None:
         """Keep a job for so many seconds from now."""
         self._require(Capability.EXTEND)
+        _leases([job], "extend")
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
         token = await self._extends.add((job.as_lease, milliseconds("lease", seconds)))
         if token is None:
@@ -98,11 +144,8 @@ class Ending(QueueBase):
         self._require(Capability.EXTEND)
         jobs = list(jobs)
         items = [
-            (
-                job.as_lease,
-                milliseconds("lease", checked_lease(lease if lease is not None else job.lease or self.lease)),
-            )
-            for job in jobs
+            (held, milliseconds("lease", checked_lease(lease if lease is not None else job.lease or self.lease)))
+            for held, job in zip(_leases(jobs, "extend_many"), jobs, strict=True)
         ]
         tokens: list[str | None] = []
         for begin in range(0, len(items), self._driver.batch_max):
@@ -116,14 +159,17 @@ class Ending(QueueBase):
         return await self._driver.extend(self.name, [lease for lease, _ in items], [lease_ms for _, lease_ms in items])
 
     async def fail(self, job: Job, error: str = "") -> None:
-        """Give a job up: it goes to the dead letters."""
+        """Move a reserved job to the dead letters."""
         self._require(Capability.RESERVE)
+        _leases([job], "fail")
         if not (await self._bury([job.stored], [error], self.dead_letter or DeadLetter()))[0]:
             raise _lost(job, "given up")
 
     async def fail_many(self, jobs: Iterable[Job], errors: Iterable[str]) -> list[bool]:
         """Give many jobs up; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
+        jobs = list(jobs)
+        _leases(jobs, "fail_many")
         return await self._bury([job.stored for job in jobs], list(errors), self.dead_letter or DeadLetter())
 
     async def _bury_spent(self, jobs: list[StoredJob]) -> list[StoredJob]:
@@ -151,21 +197,33 @@ class Ending(QueueBase):
         for move in moves:
             self._driver.prepare(move.job)
         channel = f"keuss:signal:{self.store.namespace}:{to}"
+        target = self.store._services_of(to)
         moved: list[bool] = []
         for begin in range(0, len(moves), self._driver.batch_max):
             batch = moves[begin : begin + self._driver.batch_max]
-            moved += await self._driver.move(self.name, to, batch, channel if self.store.signals_itself else None)
+            moved += await self._driver.move(self.name, to, batch, channel if target.signals_itself else None)
         if counter is not None:
-            self.store.counting.count(self.name, counter, sum(moved))
-        self.store.counting.count(to, "put", sum(moved))
-        if any(moved) and not self.store.signals_itself:
-            await self.store.signal.send(channel, str(await self._driver.now_ms()))
+            self.store._counting_of(self.name).count(self.name, counter, sum(moved))
+        self.store._counting_of(to).count(to, "put", sum(moved))
+        if any(moved) and not target.signals_itself:
+            await target.open()
+            await target.signal.send(channel, str(await self._driver.now_ms()))
         return moved
 
 
 def stored_body(job: StoredJob) -> bytes:
     """The body of a job that a store gave."""
     return job.body if job.body is not None else encode(job.payload)
+
+
+def _leases(jobs: Sequence[Job], call: str) -> list[Lease]:
+    """The leases of what must be reserved jobs."""
+    try:
+        return [job.as_lease for job in jobs]
+    except AttributeError:
+        or_id = ", or its id as text" if call in {"ack", "nack"} else ""
+        wrong = next((job for job in jobs if not hasattr(job, "as_lease")), None)
+        raise CallerError(f"{call} takes a reserved job{or_id}, got {wrong!r}") from None
 
 
 def _lost(job: Job, done: str) -> LeaseLost:

@@ -13,6 +13,7 @@ A caller that is cancelled never takes a job with it: what the store gave for it
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -20,7 +21,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
-from penstock.job import StoredJob
+from penstock.job import Consumer, StoredJob
 from penstock.queues.aio.listening import Ear
 from penstock.queues.pauses import NAP_S, TROUBLE_S, watch_pause
 
@@ -45,10 +46,12 @@ class Source(Protocol):
 class _Request:
     """One caller that waits."""
 
-    __slots__ = ("count", "deadline", "future", "label")
+    __slots__ = ("count", "deadline", "future", "label", "name", "since")
 
-    def __init__(self, count: int, deadline: float | None, label: object) -> None:
+    def __init__(self, count: int, deadline: float | None, label: object, name: str | None) -> None:
         self.count = count
+        self.name = name
+        self.since = time.time()
         self.deadline = deadline  # by the loop's clock; None waits for ever
         self.label = label
         self.future: asyncio.Future[list[StoredJob]] = asyncio.get_running_loop().create_future()
@@ -73,14 +76,24 @@ class Fetcher:
         """How many callers wait."""
         return sum(not request.future.done() for request in (*self._requests, *self._served))
 
+    def consumers(self, is_reserving: bool) -> list[Consumer]:
+        """The callers that wait."""
+        return [
+            Consumer(request.name, request.label, request.since, is_reserving)
+            for request in (*self._requests, *self._served)
+            if not request.future.done()
+        ]
+
     def ring(self) -> None:
         """Something may have come: look again."""
         self._bell.set()
 
-    async def get(self, count: int, timeout: float | None, label: object = None) -> list[StoredJob]:
+    async def get(
+        self, count: int, timeout: float | None, label: object = None, name: str | None = None
+    ) -> list[StoredJob]:
         """One to `count` jobs, or none when the time is over."""
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        request = _Request(count, deadline, label)
+        request = _Request(count, deadline, label, name)
         self._requests.append(request)
         self._bell.set()
         if self._pump is None:

@@ -1,6 +1,7 @@
 """A job in a worker's hands."""
 
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -101,10 +102,10 @@ class Job:
         await self.queue.ack(self)
         self.ended = True
 
-    async def nack(self, delay: float | None = None, error: str = "") -> None:
-        """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
-        letters if this was its last try."""
-        await self.queue.nack(self, delay, error)
+    async def nack(self, delay: float | None = None, error: str = "", *, at: float | datetime | None = None) -> None:
+        """The job was not done: it comes back after the delay (by default the queue's back-off) or at the time `at`,
+        or goes to the dead letters if this was its last try."""
+        await self.queue.nack(self, delay, error, at=at)
         self.ended = True
 
     async def extend(self, lease: float | None = None) -> None:

@@ -25,6 +25,8 @@ NAME_BYTES_MAX = 1024  # of a queue; PostgreSQL takes fewer, and says so
 class QueueBase:
     """The state of a queue object, and what the rest builds on."""
 
+    _is_drained = False
+
     def __init__(
         self,
         store: "Store",
@@ -58,12 +60,19 @@ class QueueBase:
         self._paused: bool | None = None  # None: not known
         self._paused_read = 0.0
         self._paused_last: bool | None = None  # what was known last, be it still true or not
-        self._ear = Ear(store.signal, self.channel, self._heard)
+        self._services = store._services_of(name)
+        self._ear = Ear(self._services.signal, self.channel, self._heard)
         self._register = Once(self._registered)
         self._fetchers: dict[int | None, Fetcher] = {}
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of {self.store.url}>"
+
+    @property
+    def type(self) -> str:
+        """What kind of queue it is: `redis:oq`, `redis:list` and `postgres:simple` as Keuss says it, or `disque`,
+        `fsq`, `memory`, `sqlite`."""
+        return self.store.driver.type
 
     @property
     def _driver(self) -> Driver:
@@ -97,15 +106,16 @@ class QueueBase:
         if self._driver.pauses_itself:
             await self._driver.set_paused(self.name, paused)
             return
-        await self.store.stats.set_paused(self.name, paused)
+        await self._services.stats.set_paused(self.name, paused)
         self._know_paused(paused)
-        await self.store.signal.send(self.channel, f"p {'true' if paused else 'false'}")
+        await self._services.signal.send(self.channel, f"p {'true' if paused else 'false'}")
 
     async def paused(self) -> bool:
         """Whether the queue is paused, freshly read."""
         if self._driver.pauses_itself:
             return await self._driver.paused(self.name)
-        self._know_paused(await self.store.stats.paused(self.name))
+        await self._services.open()
+        self._know_paused(await self._services.stats.paused(self.name))
         return bool(self._paused)
 
     async def _is_paused(self) -> bool:
@@ -119,7 +129,7 @@ class QueueBase:
             return await self.paused()
         except ConnectionLost:
             # Statistics on another server that is away don't hold up jobs: what was known last holds.
-            if self.store.stats_are_own or self._paused_last is None:
+            if self._services.stats_are_own or self._paused_last is None:
                 raise
             self._know_paused(self._paused_last)
             return self._paused_last
@@ -131,16 +141,18 @@ class QueueBase:
     @property
     def _channel_of_store(self) -> str | None:
         """The channel, if the store sends signals along with what it stores."""
-        return self.channel if self.store.signals_itself else None
+        return self.channel if self._services.signals_itself else None
 
     async def _tell(self, delay_ms: int, times_ms: Sequence[int | None] = ()) -> None:
         """Signal that a job will be ready after so long, or at one of these times."""
-        if self.store.signal.is_silent:
+        signal = self._services.signal
+        if signal.is_silent:
             return
+        await self._services.open()
         soonest = await self._driver.now_ms() + delay_ms
         if times_ms and None not in times_ms:
             soonest = min(time_ms for time_ms in times_ms if time_ms is not None)
-        await self.store.signal.send(self.channel, str(soonest))
+        await signal.send(self.channel, str(soonest))
 
     def _heard(self, text: str) -> None:
         """A signal came: `p true`, `p false`, a time, or nothing, which means that something was missed."""
@@ -151,13 +163,18 @@ class QueueBase:
         for fetcher in self._fetchers.values():
             fetcher.ring()
 
+    def _check_not_drained(self) -> None:
+        if self._is_drained:
+            raise CallerError(f"the queue {self.name!r} was drained: make another object with store.queue()")
+
     async def _registered(self) -> None:
         self.store.check_open()
+        await self._services.open()
         try:
-            await self.store.stats.register(self.name, self.options)
+            await self._services.stats.register(self.name, self.options)
         except ConnectionLost:
             # Statistics on another server that is away must not hold up jobs.
-            if self.store.stats_are_own:
+            if self._services.stats_are_own:
                 raise
 
     def _require(self, capability: Capability) -> None:

@@ -11,6 +11,7 @@ connection with it.
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -45,7 +46,8 @@ class RedisLink:
         self.where = self.place.where
         self._client: Any = None
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._is_mine = self.place.client is None
+        # What a function makes is for this link alone, which closes it.
+        self._is_mine = self.place.client is None or callable(self.place.client)
         if not self._is_mine:
             self._client = _checked(self.place.client)
 
@@ -57,7 +59,7 @@ class RedisLink:
     async def open(self) -> None:
         """Connect. Raises with what to do if nobody answers, or if the password is wrong."""
         if self._client is None:
-            self._client = _made(self.place)
+            self._client = await self._new_client()
         try:
             if self.is_cluster:
                 await self._client.initialize()
@@ -68,6 +70,12 @@ class RedisLink:
         except BaseException:
             await self.close()
             raise
+
+    async def _new_client(self) -> Any:
+        if not callable(self.place.client):
+            return _made(self.place)
+        client = self.place.client()
+        return _checked(await client if inspect.isawaitable(client) else client)
 
     async def close(self) -> None:
         """Wait for calls under way, then let go of the connections; a client that was given stays open."""
@@ -270,7 +278,8 @@ def _closed(where: str) -> CallerError:
 def _checked(client: Any) -> Any:
     if not isinstance(client, redis.Redis | redis.RedisCluster):
         raise CallerError(
-            f"client= takes a redis.asyncio.Redis or a redis.asyncio.RedisCluster here, not {type(client).__name__}"
+            "client= takes a redis.asyncio.Redis, a redis.asyncio.RedisCluster or a function that returns one, "
+            f"got {type(client).__name__}"
         )
     return client
 

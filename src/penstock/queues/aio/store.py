@@ -22,6 +22,84 @@ from penstock.queues.options import Options, parse
 FORM = __name__.split(".")[2]  # aio or blocking
 
 
+class Services:
+    """What queues have beside their jobs: signals, statistics, and the counters that are on their way there.
+
+    A store has them for all its queues. A queue that was made with `signal` or `stats` has its own, opened when they
+    are first used; what is the same as the store's is shared with it.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        namespace: str,
+        signal: str | None,
+        stats: str | None,
+        of_store: "Services | None" = None,
+    ) -> None:
+        self.urls = (signal, stats)
+        self.open = Once(self._open)
+        self.signal: Signal
+        self.signals_itself: bool
+        self.stats: Stats
+        self.stats_are_own: bool
+        self.counting: Counting | None = None  # None: the store's
+        self._made: list[Signal | Stats] = []
+        if of_store is not None and of_store.urls[0] == signal:
+            self.signal, self.signals_itself = of_store.signal, of_store.signals_itself
+        else:
+            self.signal, self.signals_itself = _signal_of(driver, signal)
+            self._made.append(self.signal)
+        if of_store is not None and of_store.urls[1] == stats:
+            self.stats, self.stats_are_own = of_store.stats, of_store.stats_are_own
+        else:
+            self.stats, self.stats_are_own = _stats_of(driver, namespace, stats)
+            self._made.append(self.stats)
+            self.counting = Counting(self.stats)
+
+    async def _open(self) -> None:
+        opened: list[Signal | Stats] = []
+        try:
+            for one in self._made:
+                await one.open()
+                opened.append(one)
+        except BaseException:
+            for one in opened:
+                await one.close()
+            raise
+
+    async def close(self) -> None:
+        """Write the counters, and let go of the connections."""
+        if not self.open.is_done:
+            return
+        if self.counting is not None:
+            await self.counting.close()
+        for one in self._made:
+            await one.close()
+
+
+def _signal_of(driver: Driver, url: str | None) -> tuple[Signal, bool]:
+    """The bus, and whether the driver sends on it by itself."""
+    if url is None:
+        own = driver.own_signal()
+        return (LocalSignal(driver.place), False) if own is None else (own, True)
+    address, _, extra = parse(url, {})
+    if address.scheme == "local":
+        return LocalSignal(driver.place), False
+    return registry.find("signals", address.scheme, FORM)(address, extra), False
+
+
+def _stats_of(driver: Driver, namespace: str, url: str | None) -> tuple[Stats, bool]:
+    """Where the statistics are, and whether that is the store itself."""
+    if url is None:
+        own = driver.own_stats()
+        return (MemoryStats(driver.place, namespace), False) if own is None else (own, True)
+    address, _, extra = parse(url, {})
+    if address.scheme == "memory":
+        return MemoryStats(driver.place, namespace), False
+    return registry.find("stats", address.scheme, FORM)(address, extra, namespace), False
+
+
 class Store:
     """A place of queues. Open it with `async with`, or with `open` and `close`."""
 
@@ -30,9 +108,11 @@ class Store:
         self.options = options
         self.url = driver.address.url
         self.namespace = options.name
-        self.signal, self.signals_itself = self._signal()
-        self.stats, self.stats_are_own = self._stats()
-        self.counting = Counting(self.stats)
+        self._services = Services(driver, self.namespace, options.signal, options.stats)
+        self._own_services: dict[str, Services] = {}  # of queues that have their own, by name
+        self.signal, self.signals_itself = self._services.signal, self._services.signals_itself
+        self.stats, self.stats_are_own = self._services.stats, self._services.stats_are_own
+        self.counting = self._services.counting or Counting(self.stats)
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
@@ -40,26 +120,14 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.url}>"
 
-    def _signal(self) -> tuple[Signal, bool]:
-        """The bus, and whether the driver sends on it by itself."""
-        url = self.options.signal
-        if url is None:
-            own = self.driver.own_signal()
-            return (LocalSignal(self.driver.place), False) if own is None else (own, True)
-        address, _, extra = parse(url, {})
-        if address.scheme == "local":
-            return LocalSignal(self.driver.place), False
-        return registry.find("signals", address.scheme, FORM)(address, extra), False
+    def _services_of(self, queue: str) -> Services:
+        """The signals and statistics of a queue."""
+        return self._own_services.get(queue, self._services)
 
-    def _stats(self) -> tuple[Stats, bool]:
-        url = self.options.stats
-        if url is None:
-            own = self.driver.own_stats()
-            return (MemoryStats(self.driver.place, self.namespace), False) if own is None else (own, True)
-        address, _, extra = parse(url, {})
-        if address.scheme == "memory":
-            return MemoryStats(self.driver.place, self.namespace), False
-        return registry.find("stats", address.scheme, FORM)(address, extra, self.namespace), False
+    def _counting_of(self, queue: str) -> Counting:
+        """Where what happens in a queue is counted."""
+        own = self._own_services.get(queue)
+        return self.counting if own is None or own.counting is None else own.counting
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -71,8 +139,7 @@ class Store:
             raise CallerError(f"the store {self.url} was closed; connect anew")
         await self.driver.open()
         try:
-            await self.signal.open()
-            await self.stats.open()
+            await self._services.open()
         except BaseException:
             await self.driver.close()
             raise
@@ -93,8 +160,8 @@ class Store:
         if not self.open.is_done:
             return
         await self.counting.close()
-        await self.signal.close()
-        await self.stats.close()
+        for services in {*self._own_services.values(), self._services}:
+            await services.close()
         await self.driver.close()
         self.open.is_done = False
 
@@ -116,8 +183,16 @@ class Store:
         codec: str | None = None,
         backoff: Backoff | None = None,
         poll: float | None = None,
+        signal: str | None = None,
+        stats: str | None = None,
     ) -> Queue:
-        """A queue by its name. It needs no creation; options that are left out are the store's."""
+        """A queue by its name. It needs no creation; options that are left out are the store's.
+
+        `signal` and `stats` are URLs, as the store's options are. They hold for all objects of this queue that the
+        store makes.
+        """
+        if signal is not None or stats is not None:
+            self._serve(name, signal or self.options.signal, stats or self.options.stats)
         given = {"lease": lease, "codec": codec, "poll": poll}
         named: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
         if dead_letter is not None:
@@ -133,8 +208,25 @@ class Store:
             poll=poll_s if poll_s is not None else self.driver.poll_s,
             options=named,
         )
-        self._queues.add(queue)
+        self._track(queue)
         return queue
+
+    def _serve(self, name: str, signal: str | None, stats: str | None) -> None:
+        """Give a queue signals and statistics of its own."""
+        if self._services_of(name).urls == (signal, stats):
+            return
+        if any(queue.name == name for queue in self._queues):
+            raise CallerError(f"signal and stats must be given when the queue {name!r} is first made")
+        services = next((one for one in self._own_services.values() if one.urls == (signal, stats)), None)
+        if services is None:
+            services = Services(self.driver, self.namespace, signal, stats, self._services)
+        self._own_services[name] = services
+        if services.stats is not self.stats:
+            self.driver.uncounted.add(name)
+
+    def _track(self, queue: Queue) -> None:
+        """Close this object of a queue with the store."""
+        self._queues.add(queue)
 
     def dead_letters(self) -> Queue:
         """The queue of dead letters."""
@@ -143,31 +235,40 @@ class Store:
     async def queues(self) -> list[str]:
         """The names of all queues that have jobs, or that somebody made known in this namespace."""
         self.check_open()
-        return sorted({*await self.driver.queues(), *await self.stats.queues()})
+        known = {*await self.driver.queues(), *await self.stats.queues()}
+        for services in set(self._own_services.values()):
+            await services.open()
+            known.update(await services.stats.queues())
+        return sorted(known)
 
     async def topology(self) -> dict[str, dict[str, Any]]:
         """All queues: the options that they were made known with, counters, and whether they are paused."""
         self.check_open()
-        await self.counting.flush()
-        return {
-            name: {
-                "options": await self.stats.options(name),
-                "counters": await self.stats.counters(name),
+        found = {}
+        for name in await self.queues():
+            await self._counting_of(name).flush()
+            stats = self._services_of(name).stats
+            found[name] = {
+                "options": await stats.options(name),
+                "counters": await stats.counters(name),
                 "paused": await self.paused(name),
             }
-            for name in await self.queues()
-        }
+        return found
 
     async def paused(self, name: str) -> bool:
         """Whether a queue is paused."""
-        return await (self.driver if self.driver.pauses_itself else self.stats).paused(name)
+        if self.driver.pauses_itself:
+            return await self.driver.paused(name)
+        services = self._services_of(name)
+        await services.open()
+        return await services.stats.paused(name)
 
     async def recreate(self) -> dict[str, Queue]:
         """All known queues, made with the options that they were made known with."""
         self.check_open()
         made = {}
         for name in await self.queues():
-            options = await self.stats.options(name)
+            options = await self._services_of(name).stats.options(name)
             known = {option: options[option] for option in ("lease", "codec", "poll") if option in options}
             dead = options.get("dead_letter")
             made[name] = self.queue(name, dead_letter=DeadLetter(**dead) if isinstance(dead, dict) else None, **known)

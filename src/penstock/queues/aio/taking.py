@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from penstock.errors import CallerError
-from penstock.job import Lease, StoredJob
+from penstock.job import Consumer, Lease, StoredJob
 from penstock.queues.aio.ending import Ending
 from penstock.queues.aio.fetching import Fetcher
 from penstock.queues.aio.job import Job
@@ -20,16 +20,23 @@ from penstock.queues.pushing import milliseconds
 class Taking(Ending):
     """`pop`, `reserve` and their kin."""
 
-    _is_drained = False
-
-    async def pop(self, timeout: float | None = None, *, waiter: object = None) -> Job | None:
+    async def pop(
+        self, timeout: float | None = None, *, waiter: object = None, consumer: str | None = None
+    ) -> Job | None:
         """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
-        jobs = await self.pop_many(1, timeout, waiter=waiter)
+        jobs = await self.pop_many(1, timeout, waiter=waiter, consumer=consumer)
         return jobs[0] if jobs else None
 
-    async def pop_many(self, count: int, timeout: float | None = 0, *, waiter: object = None) -> list[Job]:
+    async def pop_many(
+        self,
+        count: int,
+        timeout: float | None = 0,
+        *,
+        waiter: object = None,
+        consumer: str | None = None,
+    ) -> list[Job]:
         """Take one to `count` jobs; none when the time is over."""
-        return [Job(self, stored) for stored in await self._fetch(None, count, timeout, waiter)]
+        return [Job(self, stored) for stored in await self._fetch(None, count, timeout, waiter, consumer)]
 
     async def reserve(
         self,
@@ -37,9 +44,10 @@ class Taking(Ending):
         *,
         lease: float | None = None,
         waiter: object = None,
+        consumer: str | None = None,
     ) -> Job | None:
         """Lease a job: it comes back when the lease ends before `ack`. None when the time is over."""
-        jobs = await self.reserve_many(1, timeout, lease=lease, waiter=waiter)
+        jobs = await self.reserve_many(1, timeout, lease=lease, waiter=waiter, consumer=consumer)
         return jobs[0] if jobs else None
 
     async def reserve_many(
@@ -49,11 +57,12 @@ class Taking(Ending):
         *,
         lease: float | None = None,
         waiter: object = None,
+        consumer: str | None = None,
     ) -> list[Job]:
         """Lease one to `count` jobs; none when the time is over."""
         self._require(Capability.RESERVE)
         seconds = self.lease if lease is None else checked_lease(lease)
-        stored = await self._fetch(milliseconds("lease", seconds), count, timeout, waiter)
+        stored = await self._fetch(milliseconds("lease", seconds), count, timeout, waiter, consumer)
         return [Job(self, one, seconds) for one in stored]
 
     @asynccontextmanager
@@ -77,28 +86,28 @@ class Taking(Ending):
         count: int,
         timeout: float | None,
         waiter: object,
+        consumer: str | None,
     ) -> list[StoredJob]:
         if count < 1:
             raise CallerError(f"count={count}: ask for at least one job")
         if timeout is not None and not timeout >= 0:
             raise CallerError(f"timeout={timeout!r}: give seconds, 0 for not waiting, or None for ever")
-        if self._is_drained:
-            raise CallerError(f"the queue {self.name!r} was drained; make it anew with store.queue()")
+        self._check_not_drained()
         await self._register()
         fetcher = self._fetchers.get(lease_ms)
         if fetcher is None:
             fetcher = self._fetchers[lease_ms] = Fetcher(_Way(self, lease_ms), self._ear)
-        return await fetcher.get(count, timeout, waiter)
+        return await fetcher.get(count, timeout, waiter, consumer)
 
     async def _take(self, lease_ms: int | None, count: int, wait_ms: int) -> list[StoredJob]:
         if lease_ms is None:
             jobs = await self._driver.pop(self.name, count, wait_ms)
-            self.store.counting.count(self.name, "get", len(jobs))
+            self.store._counting_of(self.name).count(self.name, "get", len(jobs))
             return jobs
         kept: list[StoredJob] = []
         while True:
             jobs = await self._driver.reserve(self.name, count - len(kept), lease_ms, wait_ms)
-            self.store.counting.count(self.name, "reserve", len(jobs))
+            self.store._counting_of(self.name).count(self.name, "reserve", len(jobs))
             able = await self._bury_spent(jobs)
             kept += able
             # Jobs that were given up must not hide those behind them from a caller that has no time.
@@ -110,10 +119,10 @@ class Taking(Ending):
         """Give back what nobody was given."""
         if lease_ms is None:
             await self._driver.put_back(self.name, jobs)
-            self.store.counting.count(self.name, "get", -len(jobs))
+            self.store._counting_of(self.name).count(self.name, "get", -len(jobs))
         else:
             await self._driver.release(self.name, [Lease(job.id, job.token) for job in jobs])
-            self.store.counting.count(self.name, "reserve", -len(jobs))
+            self.store._counting_of(self.name).count(self.name, "reserve", -len(jobs))
         await self._tell(0)
 
     async def release_many(self, jobs: Iterable[Job]) -> None:
@@ -127,6 +136,14 @@ class Taking(Ending):
     def waiters(self) -> int:
         """How many callers wait for jobs of this object."""
         return sum(fetcher.waiting for fetcher in self._fetchers.values())
+
+    def consumers(self) -> list[Consumer]:
+        """The callers that wait for jobs of this object, each with the `consumer` label that it gave."""
+        return [
+            consumer
+            for lease_ms, fetcher in self._fetchers.items()
+            for consumer in fetcher.consumers(lease_ms is not None)
+        ]
 
     def cancel(self, waiter: object = None) -> int:
         """End waits with WaitCancelled: those that were given this `waiter`, or all. Gives how many."""

@@ -39,6 +39,7 @@ class Adding(QueueBase):
         With `unique`, the id of the job that already has the key, if there is one, or was within `unique_for` seconds.
         With `connection`, within the transaction that is open there.
         """
+        self._check_not_drained()
         job = self._new(Push(payload, delay, mature, tries, headers, ttl, retry, replicate, unique, unique_for))
         if connection is not None:
             return (self._push_within(connection, [job]))[0]
@@ -46,6 +47,7 @@ class Adding(QueueBase):
 
     def push_many(self, payloads: Iterable[Any], *, connection: Any = None, **options: Any) -> list[str]:
         """Store many jobs, 1,000 a round trip; gives their ids. A payload with options of its own is a `Push`."""
+        self._check_not_drained()
         items = list(payloads)
         is_short = connection is None and not options and self.store.driver.takes_bodies
         if is_short and set(map(type, items)) <= {bytes}:
@@ -64,7 +66,7 @@ class Adding(QueueBase):
         for begin in range(0, len(bodies), self._driver.batch_max):
             self._register()
             added = self._driver.push_bodies(self.name, bodies[begin : begin + self._driver.batch_max])
-            self.store.counting.count(self.name, "put", len(added))
+            self.store._counting_of(self.name).count(self.name, "put", len(added))
             self._tell(0)
             ids += added
         return ids
@@ -79,7 +81,7 @@ class Adding(QueueBase):
         self._register()
         ids = self._driver.push(self.name, jobs, self._channel_of_store)
         added = _added(jobs, ids)
-        self.store.counting.count(self.name, "put", len(added))
+        self.store._counting_of(self.name).count(self.name, "put", len(added))
         if added and self._channel_of_store is None:
             self._tell(min(job.delay_ms for job in added), [job.mature_ms for job in added])
         return ids
@@ -89,7 +91,7 @@ class Adding(QueueBase):
         # nothing now: the queue is made known by its next user, and the counters are written with the next ones.
         self._require(Capability.TRANSACTION)
         ids = self._driver.push_within(connection, self.name, jobs)
-        self.store.counting.note(self.name, "put", len(_added(jobs, ids)))
+        self.store._counting_of(self.name).note(self.name, "put", len(_added(jobs, ids)))
         return ids
 
 

@@ -37,7 +37,7 @@ class Claiming(Ending):
         """End the jobs under a key, and the key; gives how many were ended."""
         self._require(Capability.CLAIM)
         ended = self._driver.ack_claim(self.name, key)
-        self.store.counting.count(self.name, "commit", ended)
+        self.store._counting_of(self.name).count(self.name, "commit", ended)
         return ended
 
     def nack_claim(self, key: str, delay: float = 0) -> int:
@@ -45,6 +45,6 @@ class Claiming(Ending):
         self._require(Capability.CLAIM)
         delay_ms = max(0, milliseconds("delay", delay))
         given = self._driver.nack_claim(self.name, key, delay_ms)
-        self.store.counting.count(self.name, "rollback", given)
+        self.store._counting_of(self.name).count(self.name, "rollback", given)
         self._tell(delay_ms)
         return given

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import ConnectionLost, PenstockError, WaitCancelled
-from penstock.job import StoredJob
+from penstock.job import Consumer, StoredJob
 from penstock.queues.blocking.listening import Ear
 from penstock.queues.blocking.signals.base import Subscription
 from penstock.queues.pauses import NAP_S, TROUBLE_S, watch_pause
@@ -36,9 +36,11 @@ class Source(Protocol):
 class _Request:
     """One caller that waits."""
 
-    __slots__ = ("deadline", "label", "subscription", "why")
+    __slots__ = ("deadline", "label", "name", "since", "subscription", "why")
 
-    def __init__(self, deadline: float | None, label: object) -> None:
+    def __init__(self, deadline: float | None, label: object, name: str | None) -> None:
+        self.name = name
+        self.since = time.time()
         self.deadline = deadline
         self.label = label
         self.subscription: Subscription | None = None
@@ -63,12 +65,16 @@ class Fetcher:
         """How many callers wait."""
         return len(self._requests)
 
+    def consumers(self, is_reserving: bool) -> list[Consumer]:
+        """The callers that wait."""
+        return [Consumer(request.name, request.label, request.since, is_reserving) for request in list(self._requests)]
+
     def ring(self) -> None:
         """Nothing to do: each caller hears the signal itself."""
 
-    def get(self, count: int, timeout: float | None, label: object = None) -> list[StoredJob]:
+    def get(self, count: int, timeout: float | None, label: object = None, name: str | None = None) -> list[StoredJob]:
         """One to `count` jobs, or none when the time is over."""
-        request = _Request(None if timeout is None else time.monotonic() + timeout, label)
+        request = _Request(None if timeout is None else time.monotonic() + timeout, label, name)
         with self._lock:
             self._requests.append(request)
         try:

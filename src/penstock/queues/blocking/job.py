@@ -2,6 +2,7 @@
 """A job in a worker's hands."""
 
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -102,10 +103,10 @@ class Job:
         self.queue.ack(self)
         self.ended = True
 
-    def nack(self, delay: float | None = None, error: str = "") -> None:
-        """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
-        letters if this was its last try."""
-        self.queue.nack(self, delay, error)
+    def nack(self, delay: float | None = None, error: str = "", *, at: float | datetime | None = None) -> None:
+        """The job was not done: it comes back after the delay (by default the queue's back-off) or at the time `at`,
+        or goes to the dead letters if this was its last try."""
+        self.queue.nack(self, delay, error, at=at)
         self.ended = True
 
     def extend(self, lease: float | None = None) -> None:

@@ -107,14 +107,17 @@ class Looking(Ending):
         return (self._driver.sizes(self.name)).reserved
 
     def next_mature(self) -> float | None:
-        """When the next job is ready, as unix time; None for an empty queue."""
+        """When the next job is ready, as unix time; None for an empty queue, and where jobs have no times."""
+        if Capability.DELAY not in self.store.capabilities:
+            return None
         next_ms = self._driver.next_mature_ms(self.name)
         return None if next_ms is None else next_ms / 1000
 
     def stats(self) -> dict[str, int]:
         """The counters: put, get, reserve, commit, rollback, deadletter; on our broker also expired."""
-        self.store.counting.flush()
-        return {**self.store.stats.counters(self.name), **self._driver.counters(self.name)}
+        self.store._counting_of(self.name).flush()
+        self._services.open()
+        return {**self._services.stats.counters(self.name), **self._driver.counters(self.name)}
 
 
 def _checked(state: JobState | str | None) -> JobState | None:

@@ -26,6 +26,8 @@ NAME_BYTES_MAX = 1024  # of a queue; PostgreSQL takes fewer, and says so
 class QueueBase:
     """The state of a queue object, and what the rest builds on."""
 
+    _is_drained = False
+
     def __init__(
         self,
         store: "Store",
@@ -59,12 +61,19 @@ class QueueBase:
         self._paused: bool | None = None  # None: not known
         self._paused_read = 0.0
         self._paused_last: bool | None = None  # what was known last, be it still true or not
-        self._ear = Ear(store.signal, self.channel, self._heard)
+        self._services = store._services_of(name)
+        self._ear = Ear(self._services.signal, self.channel, self._heard)
         self._register = Once(self._registered)
         self._fetchers: dict[int | None, Fetcher] = {}
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of {self.store.url}>"
+
+    @property
+    def type(self) -> str:
+        """What kind of queue it is: `redis:oq`, `redis:list` and `postgres:simple` as Keuss says it, or `disque`,
+        `fsq`, `memory`, `sqlite`."""
+        return self.store.driver.type
 
     @property
     def _driver(self) -> Driver:
@@ -98,15 +107,16 @@ class QueueBase:
         if self._driver.pauses_itself:
             self._driver.set_paused(self.name, paused)
             return
-        self.store.stats.set_paused(self.name, paused)
+        self._services.stats.set_paused(self.name, paused)
         self._know_paused(paused)
-        self.store.signal.send(self.channel, f"p {'true' if paused else 'false'}")
+        self._services.signal.send(self.channel, f"p {'true' if paused else 'false'}")
 
     def paused(self) -> bool:
         """Whether the queue is paused, freshly read."""
         if self._driver.pauses_itself:
             return self._driver.paused(self.name)
-        self._know_paused(self.store.stats.paused(self.name))
+        self._services.open()
+        self._know_paused(self._services.stats.paused(self.name))
         return bool(self._paused)
 
     def _is_paused(self) -> bool:
@@ -120,7 +130,7 @@ class QueueBase:
             return self.paused()
         except ConnectionLost:
             # Statistics on another server that is away don't hold up jobs: what was known last holds.
-            if self.store.stats_are_own or self._paused_last is None:
+            if self._services.stats_are_own or self._paused_last is None:
                 raise
             self._know_paused(self._paused_last)
             return self._paused_last
@@ -132,16 +142,18 @@ class QueueBase:
     @property
     def _channel_of_store(self) -> str | None:
         """The channel, if the store sends signals along with what it stores."""
-        return self.channel if self.store.signals_itself else None
+        return self.channel if self._services.signals_itself else None
 
     def _tell(self, delay_ms: int, times_ms: Sequence[int | None] = ()) -> None:
         """Signal that a job will be ready after so long, or at one of these times."""
-        if self.store.signal.is_silent:
+        signal = self._services.signal
+        if signal.is_silent:
             return
+        self._services.open()
         soonest = self._driver.now_ms() + delay_ms
         if times_ms and None not in times_ms:
             soonest = min(time_ms for time_ms in times_ms if time_ms is not None)
-        self.store.signal.send(self.channel, str(soonest))
+        signal.send(self.channel, str(soonest))
 
     def _heard(self, text: str) -> None:
         """A signal came: `p true`, `p false`, a time, or nothing, which means that something was missed."""
@@ -152,13 +164,18 @@ class QueueBase:
         for fetcher in self._fetchers.values():
             fetcher.ring()
 
+    def _check_not_drained(self) -> None:
+        if self._is_drained:
+            raise CallerError(f"the queue {self.name!r} was drained: make another object with store.queue()")
+
     def _registered(self) -> None:
         self.store.check_open()
+        self._services.open()
         try:
-            self.store.stats.register(self.name, self.options)
+            self._services.stats.register(self.name, self.options)
         except ConnectionLost:
             # Statistics on another server that is away must not hold up jobs.
-            if self.store.stats_are_own:
+            if self._services.stats_are_own:
                 raise
 
     def _require(self, capability: Capability) -> None:

@@ -43,7 +43,8 @@ class RedisLink:
         self.where = self.place.where
         self._client: Any = None
         self._turns = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        self._is_mine = self.place.client is None
+        # What a function makes is for this link alone, which closes it.
+        self._is_mine = self.place.client is None or callable(self.place.client)
         if not self._is_mine:
             self._client = _checked(self.place.client)
 
@@ -56,7 +57,7 @@ class RedisLink:
         """Connect. Raises with what to do if nobody answers, or if the password is wrong."""
         try:
             if self._client is None:
-                self._client = _made(self.place)
+                self._client = self._new_client()
             self.now_ms()
         except RAISED as problem:
             self.close()
@@ -64,6 +65,9 @@ class RedisLink:
         except BaseException:
             self.close()
             raise
+
+    def _new_client(self) -> Any:
+        return _checked(self.place.client()) if callable(self.place.client) else _made(self.place)
 
     def close(self) -> None:
         """Wait for calls under way, then let go of the connections; a client that was given stays open."""
@@ -237,7 +241,10 @@ def _closed(where: str) -> CallerError:
 
 def _checked(client: Any) -> Any:
     if not isinstance(client, redis.Redis | redis.RedisCluster):
-        raise CallerError(f"client= takes a redis.Redis or a redis.RedisCluster here, not {type(client).__name__}")
+        raise CallerError(
+            "client= takes a redis.Redis, a redis.RedisCluster or a function that returns one, "
+            f"got {type(client).__name__}"
+        )
     return client
 
 

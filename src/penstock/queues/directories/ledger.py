@@ -77,11 +77,6 @@ class Ledger(Statistics):
     def queues(self) -> list[str]:
         return sorted(self._options)
 
-    def clear(self, queue: str) -> None:
-        self._options.pop(queue, None)
-        if self._place_of(queue).is_there():
-            self._change(queue, dict.clear)
-
 
 def _add(counters: Mapping[str, int], known: dict[str, Any]) -> None:
     sums = known.setdefault("counters", {})

@@ -4,7 +4,7 @@ Pages of waiting jobs come from one listing, which is kept for the page after: a
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -113,6 +113,11 @@ class Looks:
                 self._keep(state, seen.mark, found)
                 return jobs, seen.mark
         return jobs, None
+
+    def reserved(self, ids: Collection[str], now_ms: int) -> dict[str, StoredJob]:
+        """Those of these jobs that are reserved."""
+        seen = [one for one in self._set_aside(now_ms) if one.state is JobState.RESERVED and one.name.job_id in ids]
+        return {job.id: job for one in seen if (job := one.read()) is not None}
 
     def _keep(self, state: JobState | None, cursor: str, found: Iterator[Seen]) -> None:
         self._kept[state, cursor] = found

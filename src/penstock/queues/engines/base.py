@@ -66,6 +66,9 @@ class Engine:
     def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None, now_ms: int) -> Page:
         raise NotImplementedError
 
+    def reserved(self, queue: str, ids: Sequence[str], now_ms: int) -> list[StoredJob | None]:
+        raise NotImplementedError
+
     def sizes(self, queue: str, now_ms: int) -> Sizes:
         raise NotImplementedError
 
@@ -110,7 +113,4 @@ class Statistics:
         raise NotImplementedError
 
     def set_paused(self, queue: str, paused: bool) -> None:
-        raise NotImplementedError
-
-    def clear(self, queue: str) -> None:
         raise NotImplementedError

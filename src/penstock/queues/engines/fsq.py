@@ -263,6 +263,11 @@ class FsqEngine(Engine):
         found = self._look_at(queue, now_ms)
         return ([], None) if found is None else found.looks.peek(state, count, cursor, now_ms)
 
+    def reserved(self, queue: str, ids: Sequence[str], now_ms: int) -> list[StoredJob | None]:
+        found = self._look_at(queue, now_ms)
+        jobs = {} if found is None else found.looks.reserved(set(ids), now_ms)
+        return [jobs.get(job_id) for job_id in ids]
+
     def sizes(self, queue: str, now_ms: int) -> Sizes:
         found = self._look_at(queue, now_ms)
         return Sizes(0, 0, 0, 0) if found is None else looking.sizes(found.place, now_ms)

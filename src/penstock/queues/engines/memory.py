@@ -277,6 +277,13 @@ class MemoryEngine(Engine):
         last = entries[count - 1]
         return page, f"{last.mature_ms}:{last.number}"
 
+    def reserved(self, queue: str, ids: Sequence[str], now_ms: int) -> list[StoredJob | None]:
+        with self._lock:
+            entries = [self._queue(queue).jobs.get(job_id) for job_id in ids]
+            return [
+                None if entry is None or entry.token is None else entry.stored(JobState.RESERVED) for entry in entries
+            ]
+
     def sizes(self, queue: str, now_ms: int) -> Sizes:
         with self._lock:
             states = [self._state(entry, now_ms) for entry in self._queue(queue).jobs.values()]

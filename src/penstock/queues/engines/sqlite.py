@@ -239,6 +239,11 @@ class SqliteEngine(Engine):
         last = rows[count - 1] if len(rows) > count else None
         return jobs, None if last is None else f"{last[_MATURE]}:{last[_NUMBER]}"
 
+    def reserved(self, queue: str, ids: Sequence[str], now_ms: int) -> list[StoredJob | None]:
+        statement = f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = ? AND id = ? AND token IS NOT NULL"
+        found = [self.file.read(statement, (queue, job_id)) for job_id in ids]
+        return [_stored(rows[0], now_ms) if rows else None for rows in found]
+
     def sizes(self, queue: str, now_ms: int) -> Sizes:
         # In two, since entries of an index are counted fast if nothing is asked of each.
         statement = (

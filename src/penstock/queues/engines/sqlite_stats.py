@@ -68,8 +68,3 @@ class SqliteStatistics(Statistics):
     def set_paused(self, queue: str, paused: bool) -> None:
         with self._file.writing() as connection:
             connection.execute(_PAUSE, (self._namespace, queue, int(paused)))
-
-    def clear(self, queue: str) -> None:
-        with self._file.writing() as connection:
-            connection.execute(f"DELETE FROM penstock_counters {_ONE}", (self._namespace, queue))
-            connection.execute(f"UPDATE penstock_queues SET options = NULL {_ONE}", (self._namespace, queue))

@@ -88,9 +88,6 @@ PAUSED = "SELECT paused FROM penstock_queues WHERE namespace = $1 AND queue = $2
 SET_PAUSED = """
 INSERT INTO penstock_queues (namespace, queue, paused) VALUES ($1, $2, $3::boolean)
 ON CONFLICT (namespace, queue) DO UPDATE SET paused = excluded.paused"""
-CLEAR = """
-WITH gone AS (DELETE FROM penstock_counters WHERE namespace = $1 AND queue = $2)
-UPDATE penstock_queues SET options = '{}' WHERE namespace = $1 AND queue = $2"""
 
 
 # Unique keys. $4 is the queue.

@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from penstock.job import JobState
-from penstock.queues.postgres.names import index_of, other_index_of, quoted, table_of
+from penstock.queues.postgres.names import quoted, table_of
 
 COLUMNS = {
     "_id": "character varying",
@@ -122,11 +122,6 @@ def creation(queue: str, index: str) -> str:
     )
 
 
-def index_names(queue: str) -> tuple[str, str]:
-    """The index's name, and the one for where that is taken."""
-    return index_of(queue), other_index_of(queue)
-
-
 _FIELDS = "i text, p jsonb, u int8, d int8, t int4"
 _GIVEN = "json_to_recordset($2::json) AS given"
 _MATURE = f"coalesce({at_us('u')}, {NOW} + coalesce(d, 0) * {MS}) + (row_number() OVER () - 1) * {US}"
@@ -206,6 +201,9 @@ RETURNING job._id""",
     "purge": f"""
 WITH gone AS (DELETE FROM {{table}} WHERE NOT {_IS_RESERVED} RETURNING 1)
 SELECT count(*) FROM gone""",
+    "reserved": f"""
+SELECT job._id, job._pl::text, job.tries, {us("job.mature")}, {us("job.reserved")}, job.mature > {NOW}
+FROM {_GIVEN} (i text) JOIN {{table}} AS job ON job._id = given.i WHERE job.reserved IS NOT NULL""",
     "next_mature": f"SELECT {us('mature')} FROM {{table}} ORDER BY mature LIMIT 1",
 }
 # $2 and $3 are where the last page ended, $4 how many.
@@ -236,6 +234,7 @@ class Statements:
     extend: str
     remove: str
     purge: str
+    reserved: str
     next_mature: str
 
     @classmethod

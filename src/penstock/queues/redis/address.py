@@ -5,6 +5,8 @@
     redis+oq:///0?sentinel=h1:26379,h2:26379&master=jobs     the master of that name
     redis+oq://h1:7000,h2:7000/                              a Cluster; with one host, `?cluster=1` says so
     connect("redis+oq://", client=redis.asyncio.Redis(...))  a client, which stays the caller's to close
+    connect("redis+oq://", client=make_client)               a function that is called when the store is opened; the
+                                                             store closes the client that it returns
 
 The same for `redis+list`, and for the `redis` and `rediss` of signals and statistics.
 """

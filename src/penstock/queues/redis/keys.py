@@ -13,10 +13,11 @@
 | penstock:oq:claim:LENGTH:QUEUE:KEY  | hash       | ours  | `n`, 1 to n -> id, `whole`; LENGTH is that of QUEUE     |
 | penstock:oq:claimed:QUEUE           | hash       | ours  | id -> `TOKEN KEY` of the claim that it is under         |
 | penstock:oq:told:QUEUE              | string     | ours  | there for 50 ms after a signal that may be needless     |
-| penstock:list:told:QUEUE            | string     | ours  | the same                                                |
+| penstock:list:told:{LIST KEY}       | string     | ours  | the same; `told:QUEUE` if the name has a hash tag       |
 
-A Node peer never reads what is ours. In a Redis Cluster all keys of a call must lie in one slot, so a queue's name
-needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same.
+A Node peer never reads what is ours. In a Redis Cluster all keys of a call must lie in one slot, so the name of a queue
+of `redis+oq` needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same. A list is one key,
+and so may have a plain name.
 """
 
 import re
@@ -54,8 +55,19 @@ def claim_key(queue: str, key: str) -> bytes:
 
 
 def list_keys(queue: str) -> tuple[bytes, bytes]:
+    """The list, and the key that keeps signals apart. Both are in one slot of a Cluster: see `check_list_name`."""
     name = queue.encode()
-    return LIST + name, b"penstock:list:told:" + name
+    key = LIST + name
+    return key, b"penstock:list:told:" + (b"{%b}" % key if tag_of(queue) is None else name)
+
+
+def check_list_name(queue: str, where: str) -> None:
+    """Refuse a name that a list can't have in a Cluster.
+
+    A name without a hash tag is put as a tag into our own key, whole, which a closing brace in it would cut short.
+    """
+    if "}" in queue:
+        check_tag(queue, where)
 
 
 def tag_of(queue: str) -> bytes | None:

@@ -28,6 +28,7 @@ _PARTS = {
     "remove": ("queue", "remove"),
     "purge": ("queue", "looking", "purge"),
     "peek": ("queue", "looking", "peek"),
+    "reserved": ("queue", "reserved"),
     "sizes": ("queue", "looking", "sizes"),
     "next": ("queue", "next"),
     "claim": ("queue", "taking", "claims", "claim"),

@@ -22,9 +22,13 @@ _NEVER_MS = 2**62  # the end of a lease, where only the retry time of the job en
 
 
 class DisqueMarks(DisqueSurvey):
-    """`regain`, `keep` and `end`."""
+    """`reserved`, `regain`, `keep` and `end`."""
 
     has_marks: ClassVar[bool] = True
+
+    @property
+    def delays_by_id(self) -> bool:
+        return self._is_ours  # Disque's NACK has no delay
 
     async def regain(self, queue: str, marks: Sequence[Mark]) -> list[StoredJob]:
         found: dict[str, StoredJob] = {}
@@ -62,6 +66,24 @@ class DisqueMarks(DisqueSurvey):
         held = [one for one in jobs if one.state == "active" or one.id in free]
         await view.call_many([("WORKING", one.id) for one in held])
         return held
+
+    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        """Those that a node shows as active, and that don't wait for their time: their tokens are good by id alone."""
+        found: dict[str, StoredJob] = {}
+        async with self._clients.borrow() as client:
+            now_ms = await self._time_ms(client)
+            known = []
+            for node, view in (await self._nodes(client)).views.items():
+                details = await self._known_in_parts(view, queue, ids)
+                active = [one for one in details if one.state == "active"]
+                waiting = await self._scheduled(view, queue, active, now_ms)
+                known += [(node, one, one.id in waiting) for one in details]
+            # What one node has queued or ended is not reserved, whatever others know of it yet.
+            free = {one.id for _, one, is_waiting in known if is_waiting or one.state in {"queued", "acked"}}
+            for node, one, _ in known:
+                if one.state == "active" and one.id not in free:
+                    found.setdefault(one.id, _taken(one, node))
+        return [found.get(job_id) for job_id in ids]
 
     async def keep(self, queue: str, marks: Sequence[Mark]) -> float | None:
         retries: list[int] = []

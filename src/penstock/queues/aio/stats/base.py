@@ -45,7 +45,3 @@ class Stats:
     async def set_paused(self, queue: str, paused: bool) -> None:
         """Pause or resume."""
         raise NotImplementedError
-
-    async def clear(self, queue: str) -> None:
-        """Forget counters and options; the pause stays."""
-        raise NotImplementedError

@@ -35,6 +35,3 @@ class EngineStats(Stats):
 
     async def set_paused(self, queue: str, paused: bool) -> None:
         await self._driver.run(self._statistics.set_paused, queue, paused)
-
-    async def clear(self, queue: str) -> None:
-        await self._driver.run(self._statistics.clear, queue)

@@ -36,7 +36,3 @@ class MemoryStats(Stats):
 
     async def set_paused(self, queue: str, paused: bool) -> None:
         (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
-
-    async def clear(self, queue: str) -> None:
-        self._shelf.counters.pop(queue, None)
-        self._shelf.options[queue] = {}

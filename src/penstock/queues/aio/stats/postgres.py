@@ -15,7 +15,6 @@ from penstock.queues.options import Address
 from penstock.queues.postgres.elements import batch
 from penstock.queues.postgres.names import check_zero_bytes
 from penstock.queues.postgres.side_tables import (
-    CLEAR,
     COUNT,
     COUNTERS,
     OPTIONS,
@@ -72,6 +71,3 @@ class PostgresStats(Stats):
 
     async def set_paused(self, queue: str, paused: bool) -> None:
         await self._run(SET_PAUSED, queue, "true" if paused else "false")
-
-    async def clear(self, queue: str) -> None:
-        await self._run(CLEAR, queue)

@@ -99,8 +99,3 @@ class RedisStats(Stats):
     async def set_paused(self, queue: str, paused: bool) -> None:
         key = self._key(queue)
         await self._link.call(b"HSET", key, b"paused", b"true" if paused else b"false", key=key)
-
-    async def clear(self, queue: str) -> None:
-        key = self._key(queue)
-        fields = [name for name in await self._all(queue) if name.startswith(_COUNTER)]
-        await self._link.call(b"HDEL", key, b"opts", *fields, key=key)

@@ -85,6 +85,9 @@ class EngineDriver(Driver):
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         return Page(*await self.run(self.engine.peek, queue, state, count, cursor, self._now()))
 
+    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        return await self.run(self.engine.reserved, queue, ids, self._now())
+
     async def sizes(self, queue: str) -> Sizes:
         return await self.run(self.engine.sizes, queue, self._now())
 

@@ -12,6 +12,7 @@ from penstock.queues.rooms import room
 class MemoryDriver(EngineDriver):
     """Jobs in this process."""
 
+    type: ClassVar[str] = "memory"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.DELAY,

@@ -54,6 +54,8 @@ _US = 1000
 class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
     """Jobs in PostgreSQL."""
 
+    type: ClassVar[str] = "postgres:simple"
+
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.DELAY,
@@ -170,6 +172,14 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
         rows = await self._run(queue, statement, self._shift, after_us, after_id, str(count + 1))
         jobs = [self._seen(row) for row in rows[:count]]
         return Page(jobs, f"{rows[count - 1][3]}:{rows[count - 1][0]}" if len(rows) > count else None)
+
+    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        rows = await self._run(queue, self._sql(queue).reserved, self._shift, id_batch(ids))
+        found = {}
+        for job_id, element, tries, mature_us, reserved_us, _ in rows:
+            # Also one whose lease is over is as its worker had it, while nobody has taken it since.
+            found[job_id] = self._seen((job_id, element, tries, mature_us, reserved_us, True))
+        return [found.get(job_id) for job_id in ids]
 
     @staticmethod
     def _seen(row: tuple[Any, ...]) -> StoredJob:

@@ -3,7 +3,7 @@
 | key                       | type   | whose | read and written                                                    |
 |---------------------------|--------|-------|---------------------------------------------------------------------|
 | keuss:q:list:QUEUE        | list   | Keuss | `{"payload":..,"hdrs":..,"tries":N}`; pushed left, popped right     |
-| penstock:list:told:QUEUE  | string | ours  | keeps signals that may be needless apart                            |
+| penstock:list:told:...    | string | ours  | keeps signals that may be needless apart                            |
 
 Signals and statistics have Keuss' channels and hashes (`signals.redis_pubsub`, `stats.redis`). There are no ids, no
 delays and no reservations: `push` gives the length of the list, as Keuss does, and `pop` is the only way out. All else
@@ -24,7 +24,7 @@ from penstock.queues.aio.stats.redis import RedisStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.redis.element import stored_job, written_payload
-from penstock.queues.redis.keys import LIST, check_tag, list_keys, pattern_of
+from penstock.queues.redis.keys import LIST, check_list_name, list_keys, pattern_of
 from penstock.queues.redis.packing import Word
 from penstock.queues.redis.scripts import script
 
@@ -35,6 +35,7 @@ class RedisListDriver(Driver):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {Capability.PEEK, Capability.HEADERS, Capability.SHARED_PAUSE}
     )
+    type: ClassVar[str] = "redis:list"
     keeps_payloads: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
@@ -58,7 +59,7 @@ class RedisListDriver(Driver):
 
     def _keys(self, queue: str) -> tuple[bytes, bytes]:
         if self.link.is_cluster:
-            check_tag(queue, self.link.where)
+            check_list_name(queue, self.link.where)
         return list_keys(queue)
 
     def prepare(self, job: NewJob) -> None:
@@ -97,7 +98,7 @@ class RedisListDriver(Driver):
     async def sizes(self, queue: str) -> Sizes:
         key = self._keys(queue)[0]
         total = int(await self.link.call(b"LLEN", key, key=key))
-        return Sizes(total, total, 0, 0)
+        return Sizes(total, total, 0, None)
 
     async def next_mature_ms(self, queue: str) -> int | None:
         return await self.now_ms() if (await self.sizes(queue)).total else None

@@ -68,6 +68,7 @@ class RedisOqDriver(Driver):
             Capability.SHARED_PAUSE,
         }
     )
+    type: ClassVar[str] = "redis:oq"
     keeps_payloads: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
@@ -204,6 +205,10 @@ class RedisOqDriver(Driver):
             if not last or len(jobs) >= count:
                 return Page(jobs, f"{score} {last}" if last else None)
 
+    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        reply = await self._run("reserved", queue, *ids)
+        return [_held(job_id, *reply[2 * n : 2 * n + 2]) for n, job_id in enumerate(ids)]
+
     async def sizes(self, queue: str) -> Sizes:
         total, ready, reserved, score, last = await self._run("sizes", queue, LOOK, b"", b"")
         looked = LOOK
@@ -312,6 +317,12 @@ def _seen(job_id: bytes, value: bytes, score: bytes, state: bytes, is_reserved: 
     return stored_job(
         job_id.decode(errors="surrogateescape"), value, _milliseconds(score), JobState(state.decode()), token_time
     )
+
+
+def _held(job_id: str, value: bytes, score: bytes) -> StoredJob | None:
+    if not value or not score:
+        return None
+    return stored_job(job_id, value, _milliseconds(score), JobState.RESERVED, score.decode())
 
 
 def _milliseconds(score: bytes) -> int:

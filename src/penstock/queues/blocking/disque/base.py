@@ -46,6 +46,7 @@ class Nodes(NamedTuple):
 class DisqueBase(Driver):
     """A cluster, as far as it is the same for all that is asked of it."""
 
+    type: ClassVar[str] = "disque"
     capabilities: ClassVar[frozenset[Capability]] = OURS
     can_wait: ClassVar[bool] = True
     pauses_itself: ClassVar[bool] = True

@@ -72,8 +72,13 @@ class DisqueSettling(DisqueLooking):
     def _nacked(self, view: ClusterClient, group: Held, delays_ms: Sequence[int]) -> list[tuple[int, Any]]:
         if group.has_numbers:
             return self._told_by_time(view, "NACKLEASE", group, delays_ms)
+        delays = [delays_ms[place] if self._is_ours else 0 for place in group.places]
         # Disque's nacks know no delay: the job is ready at once.
-        return list(enumerate(values(view.call_many([("NACK", job_id) for job_id in group.ids]))))
+        commands = [
+            ("NACK", "AFTER", delay_ms, job_id) if delay_ms else ("NACK", job_id)
+            for job_id, delay_ms in zip(group.ids, delays, strict=True)
+        ]
+        return list(enumerate(values(view.call_many(commands))))
 
     @staticmethod
     def _told_by_time(view: ClusterClient, name: str, group: Held, times_ms: Sequence[int]) -> list[tuple[int, Any]]:

@@ -46,7 +46,3 @@ class Stats:
     def set_paused(self, queue: str, paused: bool) -> None:
         """Pause or resume."""
         raise NotImplementedError
-
-    def clear(self, queue: str) -> None:
-        """Forget counters and options; the pause stays."""
-        raise NotImplementedError

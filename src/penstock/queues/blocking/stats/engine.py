@@ -36,6 +36,3 @@ class EngineStats(Stats):
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._driver.run(self._statistics.set_paused, queue, paused)
-
-    def clear(self, queue: str) -> None:
-        self._driver.run(self._statistics.clear, queue)

@@ -37,7 +37,3 @@ class MemoryStats(Stats):
 
     def set_paused(self, queue: str, paused: bool) -> None:
         (self._shelf.paused.add if paused else self._shelf.paused.discard)(queue)
-
-    def clear(self, queue: str) -> None:
-        self._shelf.counters.pop(queue, None)
-        self._shelf.options[queue] = {}

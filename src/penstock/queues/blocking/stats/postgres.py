@@ -16,7 +16,6 @@ from penstock.queues.options import Address
 from penstock.queues.postgres.elements import batch
 from penstock.queues.postgres.names import check_zero_bytes
 from penstock.queues.postgres.side_tables import (
-    CLEAR,
     COUNT,
     COUNTERS,
     OPTIONS,
@@ -73,6 +72,3 @@ class PostgresStats(Stats):
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._run(SET_PAUSED, queue, "true" if paused else "false")
-
-    def clear(self, queue: str) -> None:
-        self._run(CLEAR, queue)

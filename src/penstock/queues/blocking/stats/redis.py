@@ -100,8 +100,3 @@ class RedisStats(Stats):
     def set_paused(self, queue: str, paused: bool) -> None:
         key = self._key(queue)
         self._link.call(b"HSET", key, b"paused", b"true" if paused else b"false", key=key)
-
-    def clear(self, queue: str) -> None:
-        key = self._key(queue)
-        fields = [name for name in self._all(queue) if name.startswith(_COUNTER)]
-        self._link.call(b"HDEL", key, b"opts", *fields, key=key)

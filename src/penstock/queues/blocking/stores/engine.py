@@ -84,6 +84,9 @@ class EngineDriver(Driver):
     def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         return Page(*self.run(self.engine.peek, queue, state, count, cursor, self._now()))
 
+    def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
+        return self.run(self.engine.reserved, queue, ids, self._now())
+
     def sizes(self, queue: str) -> Sizes:
         return self.run(self.engine.sizes, queue, self._now())
 

@@ -35,6 +35,7 @@ _SWITCH = {"0": False, "1": True}
 class FsqDriver(EngineDriver):
     """Jobs in directories that scanners may share."""
 
+    type: ClassVar[str] = "fsq"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.DELAY,

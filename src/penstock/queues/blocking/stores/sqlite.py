@@ -30,6 +30,7 @@ from penstock.queues.options import Address, Options
 class SqliteDriver(EngineDriver):
     """Jobs in a file that any number of processes share."""
 
+    type: ClassVar[str] = "sqlite"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(
         {
             Capability.DELAY,
