@@ -205,7 +205,7 @@ async def test_statistics_may_live_in_another_database(url: str, postgres_server
         queue = store.queue("mail")
         await queue.push(1)
         await queue.pause()
-        assert (await queue.stats())["put"] == 1
+        assert (await queue.stats())["push"] == 1
     async with penstock.connect(url, stats=elsewhere) as store:
         assert await store.queue("mail").paused()
 

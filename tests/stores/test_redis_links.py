@@ -72,7 +72,7 @@ async def test_a_client_that_is_given_is_used_and_left_open(
     async with connect(form, "redis+oq://", client=client) as store:
         name = new_name()
         await _works(store, name)
-        assert (await store.queue(name).stats())["commit"] == 1
+        assert (await store.queue(name).stats())["ack"] == 1
         waiting = asyncio.create_task(store.queue(name).reserve(timeout=PATIENCE))
         await asyncio.sleep(0.5)  # longer than a client's own time limit for an answer
         await store.queue(name).push("later")
@@ -336,7 +336,7 @@ async def test_signals_and_statistics_may_be_away_while_jobs_go_on(form: str, st
         rest.start()
         await queue.push("again")
         await (await queue.reserve(timeout=PATIENCE)).ack()
-        assert (await queue.stats())["put"] >= 2
+        assert (await queue.stats())["push"] >= 2
         with rest.client() as client, jobs.client() as other:
             assert client.exists("keuss:stats:T:q") == 1
             assert other.exists("keuss:stats:T:q") == 0

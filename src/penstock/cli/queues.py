@@ -240,7 +240,7 @@ def queues(url: Url, is_json: Json = False) -> None:
 
 @app.command()
 def stats(url: Url, queue: Name, is_json: Json = False) -> None:
-    """Show the counters of a queue."""
+    """Show the counters of a queue, whether it is paused, and the type of its store."""
     with connect(url) as store:
         if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
             raise Unsupported(
@@ -248,11 +248,12 @@ def stats(url: Url, queue: Name, is_json: Json = False) -> None:
                 "adding stats=redis://HOST/0, or another store, to the URL that all use",
                 "statistics",
             )
-        counters = store.queue(queue).stats()
+        shown = store.queue(queue).stats()
     if is_json:
-        print_json({"queue": queue, **counters})
+        print_json({"queue": queue, **shown})
     else:
-        print_table(("counter", "count"), counters.items())
+        rows = [(name, json.dumps(value) if isinstance(value, bool) else value) for name, value in shown.items()]
+        print_table(("name", "value"), rows)
 
 
 @app.command()

@@ -194,7 +194,19 @@ def test_counters_are_printed(shell: Shell) -> None:
     shell("push", "q", "a")
     shell("pop", "q")
     [counters] = shell.json("stats", "q", "--json")
-    assert (counters["put"], counters["reserve"], counters["commit"]) == (1, 1, 1)
+    assert counters == {
+        "queue": "q",
+        "push": 1,
+        "pop": 0,
+        "reserve": 1,
+        "ack": 1,
+        "nack": 0,
+        "dead_letter": 0,
+        "paused": False,
+        "type": "sqlite",
+    }
+    shell("pause", "q")
+    assert "paused\ttrue" in shell("stats", "q").splitlines()
 
 
 COMMANDS = [name for name, group in GROUPS.items() if group.module == queues.__name__]

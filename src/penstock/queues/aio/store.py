@@ -12,7 +12,7 @@ from penstock.queues.aio.once import Once
 from penstock.queues.aio.queue import Queue
 from penstock.queues.aio.signals.base import Signal
 from penstock.queues.aio.signals.local import LocalSignal
-from penstock.queues.aio.stats.base import Stats
+from penstock.queues.aio.stats.base import Stats, shown
 from penstock.queues.aio.stats.memory import MemoryStats
 from penstock.queues.backoff import Backoff
 from penstock.queues.capabilities import Capability
@@ -32,7 +32,9 @@ class Store:
         self.namespace = options.name
         self.signal, self.signals_itself = self._signal()
         self.stats, self.stats_are_own = self._stats()
-        self.counting = Counting(self.stats)
+        if self.stats_are_own and driver.can_count:
+            driver.counts_in = self.namespace
+        self.counting = Counting(self.stats, driver.counts)
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
@@ -152,7 +154,7 @@ class Store:
         return {
             name: {
                 "options": await self.stats.options(name),
-                "counters": await self.stats.counters(name),
+                "counters": shown(await self.stats.counters(name)),
                 "paused": await self.paused(name),
             }
             for name in await self.queues()

@@ -153,7 +153,8 @@ class Ending(QueueBase):
         moved: list[bool] = []
         for begin in range(0, len(moves), self._driver.batch_max):
             batch = moves[begin : begin + self._driver.batch_max]
-            moved += self._driver.move(self.name, to, batch, channel if self.store.signals_itself else None)
+            own_channel = channel if self.store.signals_itself else None
+            moved += self._driver.move(self.name, to, batch, own_channel, counter)
         if counter is not None:
             self.store.counting.count(self.name, counter, sum(moved))
         self.store.counting.count(to, "put", sum(moved))

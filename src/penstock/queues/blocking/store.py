@@ -14,7 +14,7 @@ from penstock.queues.blocking.once import Once
 from penstock.queues.blocking.queue import Queue
 from penstock.queues.blocking.signals.base import Signal
 from penstock.queues.blocking.signals.local import LocalSignal
-from penstock.queues.blocking.stats.base import Stats
+from penstock.queues.blocking.stats.base import Stats, shown
 from penstock.queues.blocking.stats.memory import MemoryStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter
@@ -33,7 +33,9 @@ class Store:
         self.namespace = options.name
         self.signal, self.signals_itself = self._signal()
         self.stats, self.stats_are_own = self._stats()
-        self.counting = Counting(self.stats)
+        if self.stats_are_own and driver.can_count:
+            driver.counts_in = self.namespace
+        self.counting = Counting(self.stats, driver.counts)
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
@@ -153,7 +155,7 @@ class Store:
         return {
             name: {
                 "options": self.stats.options(name),
-                "counters": self.stats.counters(name),
+                "counters": shown(self.stats.counters(name)),
                 "paused": self.paused(name),
             }
             for name in self.queues()

@@ -16,13 +16,15 @@
 | penstock:list:told:QUEUE            | string     | ours  | the same                                                |
 
 A Node peer never reads what is ours. In a Redis Cluster all keys of a call must lie in one slot, so a queue's name
-needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same.
+needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same. Only the default queue of dead
+letters is found under its plain name, too: there its keys are those of `{__deadletter__}`.
 """
 
 import re
 from functools import lru_cache
 
 from penstock.errors import CallerError
+from penstock.queues.dead_letters import DEAD_LETTER_QUEUE
 
 OQ_INDEX = b"keuss:q:ordered_queue:index:"
 OQ_HASH = b"keuss:q:ordered_queue:hash:"
@@ -41,10 +43,11 @@ _GLOB = re.compile(rb"([*?\[\]\\])")
 
 
 @lru_cache(1024)
-def oq_keys(queue: str) -> tuple[bytes, ...]:
-    """The keys of one queue, in the order in which scripts want them."""
+def oq_keys(queue: str, stats: bytes | None) -> tuple[bytes, ...]:
+    """The keys of one queue, in the order in which scripts want them; `stats` is that of its counters, if any."""
     name = queue.encode()
-    return tuple(prefix + name for prefix in (OQ_INDEX, OQ_HASH, *_SIDES))
+    keys = tuple(prefix + name for prefix in (OQ_INDEX, OQ_HASH, *_SIDES))
+    return (*keys, keys[0] if stats is None else stats)
 
 
 def claim_key(queue: str, key: str) -> bytes:
@@ -53,14 +56,30 @@ def claim_key(queue: str, key: str) -> bytes:
     return b"penstock:oq:claim:%d:%b:%b" % (len(name), name, key.encode())
 
 
-def list_keys(queue: str) -> tuple[bytes, bytes]:
+def list_keys(queue: str, stats: bytes | None) -> tuple[bytes, bytes, bytes]:
+    """The keys of one list, in the order in which scripts want them."""
     name = queue.encode()
-    return LIST + name, b"penstock:list:told:" + name
+    return LIST + name, b"penstock:list:told:" + name, LIST + name if stats is None else stats
 
 
-def tag_of(queue: str) -> bytes | None:
-    """What decides about a queue's slot in a Cluster: between the first brace and the next closing one."""
-    name = queue.encode()
+def stats_key(namespace: str, queue: str) -> bytes:
+    """The hash of a queue's statistics."""
+    return b"%b%b:%b" % (STATS, namespace.encode(), queue.encode())
+
+
+def name_in_cluster(queue: str) -> str:
+    """The name that a queue's keys have in a Cluster."""
+    return f"{{{queue}}}" if queue == DEAD_LETTER_QUEUE else queue
+
+
+def queue_in_cluster(name: str) -> str:
+    """The queue whose keys have a name in a Cluster."""
+    return DEAD_LETTER_QUEUE if name == name_in_cluster(DEAD_LETTER_QUEUE) else name
+
+
+def tag_of(key: str | bytes) -> bytes | None:
+    """What decides about the slot of a key or queue in a Cluster: between the first brace and the next closing one."""
+    name = key.encode() if isinstance(key, str) else key
     begin = name.find(b"{")
     found = _TAG.match(name, begin) if begin >= 0 else None
     return None if found is None else found[1]

@@ -99,8 +99,10 @@ class FsqDriver(EngineDriver):
         self._tell(channel, self._now())
         return done
 
-    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
-        moved = await super().move(queue, to, moves, channel)
+    async def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
+        moved = await super().move(queue, to, moves, channel, counter)
         self._tell(channel, self._now())
         return moved
 
