@@ -98,6 +98,10 @@ class Driver:
         """Whether the counters of a queue are written by the driver, each in one step with what it counts."""
         return self.counts_in is not None and queue not in self.uncounted
 
+    async def exists(self) -> bool:
+        """Whether there is something behind the URL: a file may not have been made yet, or its path may be wrong."""
+        return True
+
     def check_queue(self, queue: str) -> None:
         """Raise CallerError for a name that no queue of this store can have. Nothing is sent."""
 
@@ -179,6 +183,16 @@ class Driver:
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         """Look at jobs, oldest maturity first, of all states if none is given. Jobs may come and go between pages."""
         raise NotImplementedError
+
+    async def find(self, queue: str, job_id: str) -> StoredJob | None:
+        """A reserved job by its id, with its token where the store shows it. Here by a look at all reserved jobs."""
+        cursor = None
+        while True:
+            page = await self.peek(queue, JobState.RESERVED, self.batch_max, cursor)
+            found = next((job for job in page.jobs if job.id == job_id), None)
+            if found is not None or page.cursor is None:
+                return found
+            cursor = page.cursor
 
     async def parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
         """How a look at these queues is cut, so that several processes can share it."""

@@ -10,7 +10,7 @@ from penstock.queues.aio.coalescing import Coalescer
 from penstock.queues.aio.job import Job
 from penstock.queues.aio.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DeadLetter, to_dead_letters
+from penstock.queues.dead_letters import DeadLetter, Error, to_dead_letters
 from penstock.queues.options import checked_lease
 from penstock.queues.pushing import milliseconds
 
@@ -29,7 +29,7 @@ class Ending(QueueBase):
         """End a job that was reserved."""
         self._require(Capability.RESERVE)
         if not await self._acks.add(job.as_lease):
-            raise _lost(job, "acked")
+            raise _lost(job.id, self.name, "acked")
 
     async def ack_many(self, jobs: Iterable[Job]) -> list[bool]:
         """End many jobs; gives for each whether it was still this worker's."""
@@ -43,17 +43,36 @@ class Ending(QueueBase):
         self.store.counting.count(self.name, "commit", sum(ended))
         return ended
 
-    async def nack(self, job: Job, delay: float | None = None, error: str = "") -> None:
-        """Give a job back, or up: after its last try it goes to the dead letters."""
+    async def ack_by_token(self, job_id: str, token: str) -> None:
+        """End a job that somebody reserved, by its id and the token of its lease."""
+        self._require(Capability.RESERVE)
+        if not await self._acks.add(Lease(job_id, token)):
+            raise _lost(job_id, self.name, "acked")
+
+    async def nack(self, job: Job, delay: float | None = None, error: Error = "") -> None:
+        """Give a job back, or up: after its last try it goes to the dead letters, with the text or exception."""
         self._require(Capability.RESERVE)
         if self._limit is not None and self._limit.is_last(job.tries):
             done = (await self._bury([job.stored], [error], self._limit))[0]
         else:
             done = await self._nacks.add((job.as_lease, self._delay_ms(job.tries, delay)))
         if not done:
-            raise _lost(job, "given back")
+            raise _lost(job.id, self.name, "given back")
 
-    async def nack_many(self, jobs: Iterable[Job], delay: float | None = None, error: str = "") -> list[bool]:
+    async def nack_by_token(self, job_id: str, token: str, delay: float | None = None, error: Error = "") -> None:
+        """Give a job back, or up, that somebody reserved, by its id and the token of its lease."""
+        self._require(Capability.RESERVE)
+        if self._limit is not None or (delay is None and self.backoff is not None):
+            # How often it was delivered decides about what becomes of it.
+            found = await self._driver.find(self.name, job_id)
+            if found is not None:
+                found.token = token
+                await self.nack(Job(self, found), delay, error)
+                return
+        if not await self._nacks.add((Lease(job_id, token), self._delay_ms(0, delay))):
+            raise _lost(job_id, self.name, "given back")
+
+    async def nack_many(self, jobs: Iterable[Job], delay: float | None = None, error: Error = "") -> list[bool]:
         """Give many jobs back, or up; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
         jobs = list(jobs)
@@ -90,7 +109,7 @@ class Ending(QueueBase):
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
         token = await self._extends.add((job.as_lease, milliseconds("lease", seconds)))
         if token is None:
-            raise _lost(job, "kept")
+            raise _lost(job.id, self.name, "kept")
         job.stored.token = token
 
     async def extend_many(self, jobs: Iterable[Job], lease: float | None = None) -> list[bool]:
@@ -115,13 +134,13 @@ class Ending(QueueBase):
     async def _extend_now(self, items: Sequence[tuple[Lease, int]]) -> list[str | None]:
         return await self._driver.extend(self.name, [lease for lease, _ in items], [lease_ms for _, lease_ms in items])
 
-    async def fail(self, job: Job, error: str = "") -> None:
-        """Give a job up: it goes to the dead letters."""
+    async def fail(self, job: Job, error: Error = "") -> None:
+        """Give a job up: it goes to the dead letters, with the text or exception."""
         self._require(Capability.RESERVE)
         if not (await self._bury([job.stored], [error], self.dead_letter or DeadLetter()))[0]:
-            raise _lost(job, "given up")
+            raise _lost(job.id, self.name, "given up")
 
-    async def fail_many(self, jobs: Iterable[Job], errors: Iterable[str]) -> list[bool]:
+    async def fail_many(self, jobs: Iterable[Job], errors: Iterable[Error]) -> list[bool]:
         """Give many jobs up; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
         return await self._bury([job.stored for job in jobs], list(errors), self.dead_letter or DeadLetter())
@@ -137,7 +156,7 @@ class Ending(QueueBase):
         await self._bury(spent, ["the worker died, or lost its lease, on the last try"] * len(spent), limit)
         return [job for job in jobs if not limit.is_over(job.tries)]
 
-    async def _bury(self, jobs: Sequence[StoredJob], errors: Sequence[str], limit: DeadLetter) -> list[bool]:
+    async def _bury(self, jobs: Sequence[StoredJob], errors: Sequence[Error], limit: DeadLetter) -> list[bool]:
         if limit.queue == self.name:
             raise CallerError(f"{self.name!r} is the queue of dead letters itself: remove the job, or redrive it")
         now_ms = await self._driver.now_ms()
@@ -169,8 +188,8 @@ def stored_body(job: StoredJob) -> bytes:
     return job.body if job.body is not None else encode(job.payload)
 
 
-def _lost(job: Job, done: str) -> LeaseLost:
+def _lost(job_id: str, queue: str, done: str) -> LeaseLost:
     return LeaseLost(
-        f"job {job.id} of {job.queue.name!r} can't be {done}: its lease is over, or another ended it. "
+        f"job {job_id} of {queue!r} can't be {done}: its lease is over, or another ended it. "
         "Nothing was changed. Give longer leases, or extend them while the job runs."
     )

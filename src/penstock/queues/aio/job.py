@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
+from penstock.queues.dead_letters import Error
 
 if TYPE_CHECKING:
     from penstock.queues.aio.ending import Ending
@@ -101,7 +102,7 @@ class Job:
         await self.queue.ack(self)
         self.ended = True
 
-    async def nack(self, delay: float | None = None, error: str = "") -> None:
+    async def nack(self, delay: float | None = None, error: Error = "") -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
         letters if this was its last try."""
         await self.queue.nack(self, delay, error)
@@ -111,8 +112,9 @@ class Job:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
         await self.queue.extend(self, lease)
 
-    async def fail(self, error: str = "") -> None:
-        """The job can't be done at all: it goes to the dead letters, with the error."""
+    async def fail(self, error: Error = "") -> None:
+        """The job can't be done at all: it goes to the dead letters, with the text, or the exception and the last lines
+        of its traceback."""
         await self.queue.fail(self, error)
         self.ended = True
 
@@ -127,7 +129,7 @@ class Job:
             return
         # A lease that was lost must not hide what went wrong in the block.
         with suppress(LeaseLost):
-            await self.nack(error=f"{type(problem).__name__}: {problem}")
+            await self.nack(error=problem)
 
 
 _UNREAD = object()

@@ -142,6 +142,11 @@ class Store:
         """The queue of dead letters."""
         return self.queue((self.options.dead_letter or DeadLetter()).queue)
 
+    async def exists(self) -> bool:
+        """Whether there is something behind the URL: False for an SQLite file or directory that nobody has made yet."""
+        self.check_open()
+        return await self.driver.exists()
+
     async def queues(self) -> list[str]:
         """The names of all queues that have jobs, or that somebody made known in this namespace."""
         self.check_open()

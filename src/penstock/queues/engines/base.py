@@ -6,6 +6,7 @@ from typing import Any
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 
 Page = tuple[list[StoredJob], str | None]
+FIND_BATCH = 1000  # reserved jobs that are looked at in one go to find one
 
 
 class Engine:
@@ -65,6 +66,14 @@ class Engine:
 
     def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None, now_ms: int) -> Page:
         raise NotImplementedError
+
+    def find(self, queue: str, job_id: str, now_ms: int) -> StoredJob | None:
+        cursor = None
+        while True:
+            jobs, cursor = self.peek(queue, JobState.RESERVED, FIND_BATCH, cursor, now_ms)
+            found = next((job for job in jobs if job.id == job_id), None)
+            if found is not None or cursor is None:
+                return found
 
     def sizes(self, queue: str, now_ms: int) -> Sizes:
         raise NotImplementedError

@@ -105,6 +105,8 @@ class SqliteEngine(Engine):
     def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
         if not isinstance(connection, sqlite3.Connection):
             raise CallerError(f"connection is a {type(connection).__name__}, not an sqlite3.Connection")
+        if not self.file.openings:  # else there is nothing to make, and the lock need not be waited for
+            self.file.make()
         with self.file.explained():
             cursor = connection.cursor()
             cursor.row_factory = None  # the caller's own may make anything of a row
@@ -267,6 +269,11 @@ class SqliteEngine(Engine):
         jobs = [_stored(row, now_ms) for row in rows[:count]]
         last = rows[count - 1] if len(rows) > count else None
         return jobs, None if last is None else f"{last[_MATURE]}:{last[_NUMBER]}"
+
+    def find(self, queue: str, job_id: str, now_ms: int) -> StoredJob | None:
+        statement = f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = ? AND id = ? AND token IS NOT NULL"
+        rows = self.file.read(statement, (queue, job_id))
+        return _stored(rows[0], now_ms) if rows else None
 
     def sizes(self, queue: str, now_ms: int) -> Sizes:
         # In two, since entries of an index are counted fast if nothing is asked of each.

@@ -278,6 +278,11 @@ _STATES = {
 }
 
 
+# $1 is the id of a job that was reserved.
+FIND = f"""
+SELECT _id, _pl::text, tries, {us("mature")}, {us("reserved")} FROM {{table}} WHERE _id = $1 AND reserved IS NOT NULL"""
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The SQL of one queue."""

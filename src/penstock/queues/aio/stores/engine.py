@@ -87,6 +87,9 @@ class EngineDriver(Driver):
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         return Page(*await self.run(self.engine.peek, queue, state, count, cursor, self._now()))
 
+    async def find(self, queue: str, job_id: str) -> StoredJob | None:
+        return await self.run(self.engine.find, queue, job_id, self._now())
+
     async def sizes(self, queue: str) -> Sizes:
         return await self.run(self.engine.sizes, queue, self._now())
 

@@ -44,10 +44,10 @@ from penstock.queues.aio.postgres_looks import PostgresLooks
 from penstock.queues.aio.signals.postgres_notify import PostgresSignal
 from penstock.queues.aio.stats.postgres import PostgresStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.postgres.elements import Token, id_batch, lease_batch, move_batch, popped, unpacked
+from penstock.queues.postgres.elements import Token, id_batch, is_id, lease_batch, move_batch, popped, unpacked
 from penstock.queues.postgres.floors import NOTHING_US
 from penstock.queues.postgres.names import channel_name, quoted, table_of
-from penstock.queues.postgres.statements import NOW_MS, TABLES, for_queue, moving, with_jobs
+from penstock.queues.postgres.statements import FIND, NOW_MS, TABLES, for_queue, moving, with_jobs
 
 _US = 1000
 
@@ -191,6 +191,10 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
             token=None if reserved_us is None else str(Token(mature_us, tries, reserved_us)),
             state=state,
         )
+
+    async def find(self, queue: str, job_id: str) -> StoredJob | None:
+        rows = await self._run(queue, self._filled(FIND, queue), job_id) if is_id(job_id) else []
+        return self._leased(rows[0]) if rows else None
 
     async def sizes(self, queue: str) -> Sizes:
         if queue not in self._known and not await self._find_table(queue, False):

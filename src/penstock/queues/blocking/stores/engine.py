@@ -86,6 +86,9 @@ class EngineDriver(Driver):
     def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
         return Page(*self.run(self.engine.peek, queue, state, count, cursor, self._now()))
 
+    def find(self, queue: str, job_id: str) -> StoredJob | None:
+        return self.run(self.engine.find, queue, job_id, self._now())
+
     def sizes(self, queue: str) -> Sizes:
         return self.run(self.engine.sizes, queue, self._now())
 

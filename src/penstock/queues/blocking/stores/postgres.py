@@ -45,10 +45,10 @@ from penstock.queues.blocking.postgres_looks import PostgresLooks
 from penstock.queues.blocking.signals.postgres_notify import PostgresSignal
 from penstock.queues.blocking.stats.postgres import PostgresStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.postgres.elements import Token, id_batch, lease_batch, move_batch, popped, unpacked
+from penstock.queues.postgres.elements import Token, id_batch, is_id, lease_batch, move_batch, popped, unpacked
 from penstock.queues.postgres.floors import NOTHING_US
 from penstock.queues.postgres.names import channel_name, quoted, table_of
-from penstock.queues.postgres.statements import NOW_MS, TABLES, for_queue, moving, with_jobs
+from penstock.queues.postgres.statements import FIND, NOW_MS, TABLES, for_queue, moving, with_jobs
 
 _US = 1000
 
@@ -190,6 +190,10 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
             token=None if reserved_us is None else str(Token(mature_us, tries, reserved_us)),
             state=state,
         )
+
+    def find(self, queue: str, job_id: str) -> StoredJob | None:
+        rows = self._run(queue, self._filled(FIND, queue), job_id) if is_id(job_id) else []
+        return self._leased(rows[0]) if rows else None
 
     def sizes(self, queue: str) -> Sizes:
         if queue not in self._known and not self._find_table(queue, False):

@@ -253,6 +253,15 @@ class RedisOqDriver(Driver):
             if not last or len(jobs) >= count:
                 return Page(jobs, f"{score} {last}" if last else None)
 
+    def find(self, queue: str, job_id: str) -> StoredJob | None:
+        index, elements = self._keys(queue)[:2]
+        commands: list[list[Word]] = [[b"HGET", elements, job_id], [b"ZSCORE", index, job_id]]
+        value, score = self.link.call_many(commands, key=index)
+        if value is None or score is None:
+            return None
+        time_ms = _milliseconds(score if isinstance(score, bytes) else str(score).encode())
+        return stored_job(job_id, value, time_ms, JobState.RESERVED, str(time_ms))
+
     def sizes(self, queue: str) -> Sizes:
         total, ready, reserved, score, last = self._run("sizes", queue, LOOK, b"", b"")
         looked = LOOK

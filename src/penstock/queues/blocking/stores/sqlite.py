@@ -2,7 +2,8 @@
 """`sqlite:///relative.db` and `sqlite:////absolute/path.db`: queues in a file. See `penstock.queues.engines.sqlite`.
 
 Options of its own: `sync` is full (the default), normal or off; `lock_timeout` is how many seconds a change waits for
-those of other processes. Consumers of other processes hear of a job by watching the file's version: every 1 or 2 ms
+those of other processes. The file is made by the first push or the first consumer; looking at a path where none is
+leaves nothing there. Consumers of other processes hear of a job by watching the file's version: every 1 or 2 ms
 while jobs come, and every 20 ms when none has come for a second.
 
 If the file is removed or replaced while it is open, the next change fails with ConnectionLost (a look may take a second
@@ -76,6 +77,9 @@ class SqliteDriver(EngineDriver):
 
     def own_stats(self) -> Stats | None:
         return EngineStats(self, SqliteStatistics(self._file, self.options.name))
+
+    def exists(self) -> bool:
+        return self._file.exists()
 
     def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
         return self.run(look, self._file, part, wanted, count, cursor, self._now())
