@@ -314,6 +314,6 @@ def test_wake_ups_pauses_and_counters_are_shared_through_redis(
         wait_until(lambda: not ours.paused())
         theirs.push("for us")
         assert ours.pop(timeout=PATIENCE).payload == "for us"
-        wait_until(lambda: {"put": 2, "get": 2}.items() <= ours.stats().items())
+        wait_until(lambda: {"push": 2, "pop": 2}.items() <= ours.stats().items())
         assert theirs.stats() == {"put": 2, "get": 2}
     factory.close()

@@ -117,3 +117,14 @@ def test_the_command_line_refuses_a_second_drain_as_a_mistake_of_the_user(
         main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}"])
     assert end.value.code == 2
     assert "another drain writes into" in capsys.readouterr().err
+
+
+def test_a_drain_of_a_wrong_path_is_refused_and_leaves_nothing_there(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    with pytest.raises(SystemExit) as end:
+        main(["spark", "drain", f"sqlite:///{tmp_path}/jobs/jbos.db", "mail", "--to", f"parquet:{out}"])
+    assert end.value.code == 2
+    assert "jbos.db doesn't exist: check the path" in capsys.readouterr().err
+    assert list((tmp_path / "jobs").iterdir()) == []

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from penstock import Capability, DeadLetter
+from penstock.codec import HEADERS_BYTES_MAX, to_json
 from penstock.errors import CallerError
-from penstock.queues.dead_letters import ERROR, ERROR_CHARACTERS_MAX, FROM_QUEUE, HEADERS, TIME, TRIES
+from penstock.queues.dead_letters import ERROR, ERROR_CHARACTERS_MAX, FROM_QUEUE, HEADERS, TIME, TRACEBACK, TRIES
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -101,7 +102,7 @@ async def test_what_is_written_on_a_dead_letter(place: Place) -> None:
         job_id = await queue.push("work")
         await (await queue.reserve(timeout=PATIENCE)).nack(error="broken pipe")
         (dead,) = await _dead(store, limit)
-        assert set(dead.headers) == set(HEADERS)
+        assert set(dead.headers) == set(HEADERS) - {TRACEBACK}
         assert dead.headers[FROM_QUEUE] == queue.name
         assert dead.headers[TRIES] == 0
         assert dead.headers[ERROR] == "broken pipe"
@@ -281,3 +282,62 @@ async def test_redrive_goes_through_all_pages(place: Place) -> None:
         assert await store.queue(limit.queue).redrive(lambda job: job.payload >= 100) == 1000
         assert await store.queue(limit.queue).total() == 100
         assert await queue.total() == 1000
+
+
+@pytest.mark.parametrize("name", ["x" * 2000, "", "\ud800"], ids=["long", "empty", "half a character"])
+async def test_the_name_of_the_dead_letters_is_checked_when_the_queue_is_made(place: Place, name: str) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        with pytest.raises(CallerError, match="name"):
+            store.queue(queue.name, dead_letter=DeadLetter(3, name))
+
+
+def _divide(number: int) -> float:
+    return number / 0
+
+
+@needs(Capability.RESERVE, Capability.PEEK)
+async def test_the_last_lines_of_a_traceback_are_kept(place: Place) -> None:
+    limit = _limit(place, max_tries=1)
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), dead_letter=limit)
+        await queue.push_many(["block", "fail", "nack"])
+        jobs = [await queue.reserve(timeout=PATIENCE) for _ in range(3)]
+        with pytest.raises(ZeroDivisionError):
+            async with jobs[0]:
+                _divide(1)
+        try:
+            _divide(2)
+        except ZeroDivisionError as problem:
+            await jobs[1].fail(problem)
+            await jobs[2].nack(error=problem)
+        for dead in await _dead(store, limit):
+            assert dead.headers[ERROR] == "ZeroDivisionError: division by zero"
+            lines = dead.headers[TRACEBACK].splitlines()
+            assert lines[-1] == "ZeroDivisionError: division by zero"
+            assert any("in _divide" in line for line in lines)
+
+
+@needs(Capability.RESERVE, Capability.PEEK)
+async def test_any_text_can_be_an_error(place: Place) -> None:
+    limit = _limit(place)
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), dead_letter=limit)
+        await queue.push("work")
+        await (await queue.reserve(timeout=PATIENCE)).fail(ValueError("\0 and \ud800 and ü"))
+        (dead,) = await _dead(store, limit)
+        assert dead.headers[ERROR] == "ValueError: \\x00 and \\ud800 and ü"
+
+
+@needs(Capability.RESERVE, Capability.PEEK, Capability.HEADERS)
+async def test_a_job_whose_headers_leave_no_room_for_the_error_is_given_up(place: Place) -> None:
+    limit = _limit(place)
+    headers = {"large": "x" * (HEADERS_BYTES_MAX - 2100)}
+    assert len(to_json(headers)) < HEADERS_BYTES_MAX
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), dead_letter=limit)
+        await queue.push("work", headers=headers)
+        await (await queue.reserve(timeout=PATIENCE)).fail("no" * ERROR_CHARACTERS_MAX)
+        (dead,) = await _dead(store, limit)
+        assert dead.headers["large"] == headers["large"]
+        assert dead.headers[FROM_QUEUE] == queue.name

@@ -314,7 +314,7 @@ def test_threads_may_share_a_store(root: Path) -> None:
         list(threads.map(push, range(count)))
         done = [payload for part in threads.map(work, range(8)) for payload in part]
         assert sorted(done) == list(range(count))
-        assert queue.stats()["commit"] == count
+        assert queue.stats()["ack"] == count
 
 
 def test_calls_of_threads_come_one_after_the_other(root: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Capability
+from penstock import Capability, DeadLetter
 from penstock.errors import LeaseLost
 from tests.stores.harness import PATIENCE, Place, needs
 
@@ -293,3 +293,39 @@ async def _reserve_all(queue: Any, count: int) -> list[Any]:
         assert more
         jobs += more
     return jobs
+
+
+@needs(Capability.RESERVE)
+async def test_who_knows_id_and_token_can_end_a_job(place: Place) -> None:
+    async with place.connect() as store, place.connect() as other:
+        queue = store.queue(place.new_name(), lease=1000)
+        there = other.queue(queue.name)
+        await queue.push("work")
+        job = await queue.reserve(timeout=PATIENCE)
+        with pytest.raises(LeaseLost, match=r"can't be acked"):
+            await there.ack_by_token(job.id, "nonsense")
+        await there.ack_by_token(job.id, job.token)
+        assert await queue.total() == 0
+        with pytest.raises(LeaseLost, match=r"can't be given back"):
+            await there.nack_by_token(job.id, job.token)
+
+
+@needs(Capability.RESERVE, Capability.PEEK)
+async def test_a_nack_by_token_does_what_the_queue_says(place: Place) -> None:
+    limit = DeadLetter(2, place.new_name("dead"))
+    async with place.connect() as store, place.connect() as other:
+        queue = store.queue(place.new_name(), lease=1000)
+        there = other.queue(queue.name, dead_letter=limit)
+        await queue.push({"n": 1})
+        job = await queue.reserve(timeout=PATIENCE)
+        await there.nack_by_token(job.id, job.token)
+        job = await queue.reserve(timeout=PATIENCE)
+        assert job.tries == 1
+        with pytest.raises(LeaseLost):
+            await there.nack_by_token(job.id, "nonsense", error="not mine")
+        await there.nack_by_token(job.id, job.token, error="broken pipe")
+        assert await queue.total() == 0
+        [dead] = await store.queue(limit.queue).peek()
+        assert (dead.payload, dead.headers["x-dl-error"]) == ({"n": 1}, "broken pipe")
+        with pytest.raises(LeaseLost):
+            await there.nack_by_token(job.id, job.token)

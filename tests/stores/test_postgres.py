@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.errors import CallerError
 from penstock.queues import aio
 from penstock.queues.aio import postgres_keys
 from penstock.queues.postgres import floors
@@ -205,7 +206,7 @@ async def test_statistics_may_live_in_another_database(url: str, postgres_server
         queue = store.queue("mail")
         await queue.push(1)
         await queue.pause()
-        assert (await queue.stats())["put"] == 1
+        assert (await queue.stats())["push"] == 1
     async with penstock.connect(url, stats=elsewhere) as store:
         assert await store.queue("mail").paused()
 
@@ -300,3 +301,13 @@ async def test_an_end_is_noted_by_the_stores_time(url: str) -> None:
         assert await queue.push("y", unique="key") == first
         store.shift_clock(20)
         assert await queue.push("y", unique="key") != first
+
+
+async def test_names_that_are_too_long_are_refused_before_the_first_job(url: str) -> None:
+    async with penstock.connect(url) as store:
+        for make in (
+            lambda: store.queue("q" * 60),
+            lambda: store.queue("q", dead_letter=penstock.DeadLetter(3, "d" * 60)),
+        ):
+            with pytest.raises(CallerError, match="60 bytes in its name, and PostgreSQL has room for 56"):
+                make()

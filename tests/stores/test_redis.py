@@ -275,7 +275,7 @@ def test_the_state_of_any_element_is_read_and_changed(
     text = f"{{{inside}{ends[0]}}}{ends[1]}"
     part = (scripts.files("penstock.queues.redis") / "lua" / "queue.lua").read_bytes()
     with redis_server.client() as client:
-        tries, reserved, changed = client.eval(part + STATE, 7, *oq_keys("q"), text)
+        tries, reserved, changed = client.eval(part + STATE, 8, *oq_keys("q", None), text)
     element = json.loads(text)
     assert (int(tries), reserved == 1) == (element.get("tries", 0), element.get("reserved", False))
     assert json.loads(changed) == {**element, "tries": element.get("tries", 0) + 1, "reserved": True}
@@ -507,7 +507,7 @@ async def test_keys_that_nobody_needs_go(form: str, url: str, raw: Raw) -> None:
 
 
 def _counts(queue: str) -> list[tuple[str, bytes]]:
-    _, _, unique, ids, ends, *_ = oq_keys(queue)
+    _, _, unique, ids, ends, *_ = oq_keys(queue, None)
     return [("HLEN", unique), ("HLEN", ids), ("ZCARD", ends)]
 
 

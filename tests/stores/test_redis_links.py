@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from penstock import DeadLetter
 from penstock.errors import (
     AuthenticationError,
     CallerError,
     ConnectionLost,
+    LeaseLost,
     OutcomeUnknown,
     StoreError,
     Unsupported,
@@ -72,7 +74,7 @@ async def test_a_client_that_is_given_is_used_and_left_open(
     async with connect(form, "redis+oq://", client=client) as store:
         name = new_name()
         await _works(store, name)
-        assert (await store.queue(name).stats())["commit"] == 1
+        assert (await store.queue(name).stats())["ack"] == 1
         waiting = asyncio.create_task(store.queue(name).reserve(timeout=PATIENCE))
         await asyncio.sleep(0.5)  # longer than a client's own time limit for an answer
         await store.queue(name).push("later")
@@ -372,7 +374,7 @@ async def test_signals_and_statistics_may_be_away_while_jobs_go_on(form: str, st
         rest.start()
         await queue.push("again")
         await (await queue.reserve(timeout=PATIENCE)).ack()
-        assert (await queue.stats())["put"] >= 2
+        assert (await queue.stats())["push"] >= 2
         with rest.client() as client, jobs.client() as other:
             assert client.exists("keuss:stats:T:q") == 1
             assert other.exists("keuss:stats:T:q") == 0
@@ -570,23 +572,83 @@ async def test_jobs_move_within_a_cluster(form: str, redis_cluster: RedisCluster
         await queue.purge()
 
 
-async def test_a_job_that_was_lost_on_its_way_to_another_node_leaves_no_copy(
+async def test_the_default_dead_letters_work_in_a_cluster(form: str, redis_cluster: RedisCluster) -> None:
+    async with connect(form, _cluster_url(redis_cluster), dead_letter="1", name=new_name("ns")) as store:
+        queue, dead = store.queue(new_name("{a}")), store.dead_letters()
+        await queue.push("work")
+        await (await queue.reserve(timeout=PATIENCE)).nack(error="broken")
+        [job] = [job for job in await dead.peek(1000) if job.headers["x-dl-from-queue"] == queue.name]
+        assert (job.payload, job.headers["x-dl-error"], await queue.total()) == ("work", "broken", 0)
+        assert "__deadletter__" in await store.queues()
+        assert ((await queue.stats())["dead_letter"], (await dead.stats())["push"]) == (1, 1)
+        assert await dead.redrive(lambda job: job.headers["x-dl-from-queue"] == queue.name) == 1
+        assert await queue.total() == 1
+        assert (await queue.pop(timeout=PATIENCE)).payload == "work"
+
+
+async def test_names_of_dead_letters_are_checked_before_the_first_job(form: str, redis_cluster: RedisCluster) -> None:
+    async with connect(form, _cluster_url(redis_cluster)) as store:
+        with pytest.raises(CallerError, match=r"the name of the dead-letter queue .* needs a hash tag"):
+            store.queue("{a}", dead_letter=DeadLetter(3, "graves"))
+
+
+def _before_the_end(store: Any, form: str, monkeypatch: pytest.MonkeyPatch, between: Callable[[], Any]) -> None:
+    """Let something happen in a move between two slots: the job is stored there, and not yet ended here."""
+    driver = (store if form == "aio" else store.inside).driver
+    push = driver.push
+
+    async def pushed(*args: Any) -> Any:
+        ids = await push(*args)
+        monkeypatch.setattr(driver, "push", push)
+        await between()
+        return ids
+
+    def pushed_blocking(*args: Any) -> Any:
+        ids = push(*args)
+        monkeypatch.setattr(driver, "push", push)
+        between()
+        return ids
+
+    monkeypatch.setattr(driver, "push", pushed if form == "aio" else pushed_blocking)
+
+
+async def test_a_job_that_two_give_up_at_once_is_not_lost(
     form: str, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connect(form, _cluster_url(redis_cluster), dead_letter="3,{b}.lost") as store:
-        queue = store.queue(new_name("{a}"))
+    """The lease of the first is over before its move between two slots is done."""
+    url, dead_name = _cluster_url(redis_cluster), new_name("{b}")
+    limit = DeadLetter(queue=dead_name)
+    async with connect(form, url) as store, connect(form, url) as other:
+        queue = store.queue(new_name("{a}"), dead_letter=limit, lease=10)
+        there = other.queue(queue.name, dead_letter=limit)
         await queue.push("work")
         job = await queue.reserve(timeout=PATIENCE)
-        driver = (store if form == "aio" else store.inside).driver
+        other.shift_clock(20)
 
-        async def too_late(*_: Any) -> list[bool]:
-            return [False]
+        async def give_up() -> None:
+            await (await there.reserve(timeout=PATIENCE)).fail("second")
 
-        monkeypatch.setattr(driver, "ack", too_late if form == "aio" else lambda *_: [False])
-        with pytest.raises(CallerError):
-            await job.fail("no")
-        assert await store.dead_letters().total() == 0
-        assert await queue.total() == 1
+        inside = there if form == "aio" else other.inside.queue(queue.name, dead_letter=limit)
+        between = give_up if form == "aio" else lambda: inside.reserve(timeout=PATIENCE).fail("second")
+        _before_the_end(store, form, monkeypatch, between)
+        with pytest.raises(LeaseLost):
+            await job.fail("first")
+        assert [one.payload for one in await store.queue(dead_name).peek(state=None)] == ["work"]
+        assert await queue.total() == 0
+
+
+async def test_a_job_that_two_redrive_at_once_is_not_lost(
+    form: str, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = _cluster_url(redis_cluster)
+    async with connect(form, url) as store, connect(form, url) as other:
+        dead_name, home = new_name("{b}"), new_name("{a}")
+        dead, there = store.queue(dead_name), other.queue(dead_name)
+        await dead.push("work")
+        inside = there if form == "aio" else other.inside.queue(dead_name)
+        _before_the_end(store, form, monkeypatch, lambda: inside.redrive(to=home))
+        assert await dead.redrive(to=home) == 1
+        assert (await store.queue(home).total(), await dead.total()) == (1, 0)
 
 
 async def test_a_moved_slot_is_followed(form: str, start_redis: StartRedis, tmp_path: Any) -> None:

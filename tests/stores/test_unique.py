@@ -110,4 +110,4 @@ async def test_only_jobs_that_were_stored_are_counted(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push_many([Push(number, unique="key") for number in range(3)])
-        assert (await queue.stats())["put"] == 1
+        assert (await queue.stats())["push"] == 1

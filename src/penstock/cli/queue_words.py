@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.codec import decode
+from penstock.queues.dead_letters import ERROR, FROM_QUEUE, TIME
 
 if TYPE_CHECKING:
     from penstock.queues.blocking import Job
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 BODY_CHARACTERS_MAX = 60  # of a body in a table
 UNCUT = frozenset({"id", "token", "queue"})  # columns whose cells are arguments of other commands
 OTHERS_CHARACTERS_MIN = 12  # room for each of the other columns on a narrow terminal
+ERROR_CHARACTERS_MAX = 120  # of an error in a table; --json has all of it
 
 
 def job_facts(job: Job) -> dict[str, Any]:
@@ -83,6 +85,12 @@ def short_body(job: Job) -> str:
     """A body's beginning, for a table."""
     text = job.body[: 4 * BODY_CHARACTERS_MAX].decode(errors="replace")
     return text if len(text) <= BODY_CHARACTERS_MAX else text[: BODY_CHARACTERS_MAX - 1] + "…"
+
+
+def dead_facts(job: Job) -> tuple[str, str, str]:
+    """Where a dead letter came from, when it was given up, and why; empty for any other job."""
+    queue, time, error = (str(job.headers.get(name, "")) for name in (FROM_QUEUE, TIME, ERROR))
+    return queue, time, error if len(error) <= ERROR_CHARACTERS_MAX else error[: ERROR_CHARACTERS_MAX - 1] + "…"
 
 
 def when(seconds: float | None) -> str:

@@ -16,13 +16,13 @@ import typer
 from penstock.cli.application import URL_HELP, StoreCommand, application
 from penstock.cli.application import run as run_application
 from penstock.cli.progress import Counted
-from penstock.cli.queue_words import job_facts, print_body, print_json, print_table, short_body, when
-from penstock.errors import BadPayload, CallerError, LeaseLost, Unsupported
-from penstock.job import JobState, Lease
+from penstock.cli.queue_words import dead_facts, job_facts, print_body, print_json, print_table, short_body, when
+from penstock.errors import BadPayload, CallerError, Unsupported
+from penstock.job import JobState
 from penstock.queues.blocking import Queue, connect
 from penstock.queues.blocking.stats.memory import MemoryStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE
+from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE, TRACEBACK
 from penstock.queues.pushing import Push
 
 EXIT_NONE = 1  # no job came
@@ -177,8 +177,7 @@ Token = Annotated[str, typer.Argument(metavar="TOKEN", show_default=False, help=
 def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
     """End a job that was reserved."""
     with connect(url) as store:
-        if not store.driver.ack(queue, [Lease(job, token)])[0]:
-            raise LeaseLost(f"job {job} can't be acked: the lease is over, or another ended the job")
+        store.queue(queue).ack_by_token(job, token)
 
 
 @app.command(cls=StoreCommand)
@@ -187,12 +186,12 @@ def nack(
     queue: Name,
     job: JobId,
     token: Token,
-    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Ready again after so long.")] = 0,
+    delay: Annotated[float, typer.Option(metavar="SECONDS", help="Delay until it is ready again.")] = 0,
+    error: Annotated[str, typer.Option(metavar="TEXT", help="What went wrong, for the dead letters.")] = "",
 ) -> None:
-    """Give a job back that was reserved."""
+    """Return a reserved job to its queue; after its last try (dead_letter=N in the URL) it goes to the dead letters."""
     with connect(url) as store:
-        if not store.driver.nack(queue, [Lease(job, token)], [round(delay * 1000)], None)[0]:
-            raise LeaseLost(f"job {job} can't be given back: the lease is over, or another ended the job")
+        store.queue(queue).nack_by_token(job, token, delay, error)
 
 
 @app.command(cls=StoreCommand)
@@ -201,17 +200,29 @@ def peek(
     queue: Name,
     count: Count = 10,
     state: Annotated[JobState | None, typer.Option(help="Only jobs of this state.", show_default=False)] = None,
+    has_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Of dead letters also the last lines of the traceback.")
+    ] = False,
     is_json: Json = False,
 ) -> None:
-    """Show jobs without taking them."""
+    """Show jobs without taking them. Of dead letters also where they came from, when, and the error."""
     with connect(url) as store:
+        if not store.exists():
+            raise CallerError(f"{store.url} doesn't exist: check the path, or push a job first")
         jobs = store.queue(queue).peek(count, state=state)
     if is_json:
         for job in jobs:
             print_json(job_facts(job))
         return
-    rows = [(job.id, job.state, job.tries, when(job.mature), short_body(job)) for job in jobs]
-    print_table(("id", "state", "tries", "ready", "body"), rows)
+    is_dead = any(FROM_QUEUE in job.headers for job in jobs)
+    rows = [
+        (job.id, job.state, job.tries, when(job.mature), *(dead_facts(job) if is_dead else ()), short_body(job))
+        for job in jobs
+    ]
+    print_table(("id", "state", "tries", "ready", *(("from", "given up", "error") if is_dead else ()), "body"), rows)
+    for job in jobs:
+        if has_traceback and TRACEBACK in job.headers:
+            print(f"\n{job.id}:\n{job.headers[TRACEBACK]}")
 
 
 @app.command(cls=StoreCommand)
@@ -231,21 +242,23 @@ def queues(url: Url, is_json: Json = False) -> None:
 
 @app.command(cls=StoreCommand)
 def stats(url: Url, queue: Name, is_json: Json = False) -> None:
-    """Show the counters of a queue."""
+    """Show the counters of a queue, whether it is paused, and the type of its store."""
     with connect(url) as store:
-        counters = store.queue(queue).stats()
+        shown = store.queue(queue).stats()
         if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
-            counters = store.driver.counters(queue)  # what this process has counted says nothing of the others
-            if not counters:
+            counted = store.driver.counters(queue)  # what this process has counted says nothing of the others
+            if not counted:
                 raise Unsupported(
                     f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
                     "adding stats=redis://HOST/0, or another store, to the URL that all use",
                     "statistics",
                 )
+            shown = {**counted, "paused": shown["paused"], "type": shown["type"]}
     if is_json:
-        print_json({"queue": queue, **counters})
+        print_json({"queue": queue, **shown})
     else:
-        print_table(("counter", "count"), counters.items())
+        rows = [(name, json.dumps(value) if isinstance(value, bool) else value) for name, value in shown.items()]
+        print_table(("name", "value"), rows)
 
 
 @app.command(cls=StoreCommand)

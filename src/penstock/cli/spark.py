@@ -67,7 +67,7 @@ def drain(
     draining = _draining()
     directory = draining.parquet_directory(to, _is_remote(master))
     _check("stream", url=url, queue=queue, maxJobsPerTrigger=batch, lease=lease)
-    waiting = None if _is_remote(master) else _look(url, queue)
+    waiting = None if _is_remote(master) else _look(url, queue, must_exist=True)
     moved = Counted("jobs to Parquet", None if follow else waiting)
     only = nullcontext() if _is_remote(master) else draining.held(directory)
     with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
@@ -128,12 +128,14 @@ def _is_remote(master: str) -> bool:
     return is_remote(master)
 
 
-def _look(url: str, queue: str) -> int:
+def _look(url: str, queue: str, must_exist: bool = False) -> int:
     """How many jobs wait. A store that isn't there is so noticed before Spark starts.
 
     Through Spark Connect it is the server that must reach the store, and whoever asks it may not.
     """
     with connect(url) as store:
+        if must_exist and not store.exists():
+            raise CallerError(f"{store.url} doesn't exist: check the path")
         return store.queue(queue).sizes().ready
 
 

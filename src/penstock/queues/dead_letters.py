@@ -1,12 +1,20 @@
 """Where jobs go that can't be done, and what is written on them.
 
-The three headers are Keuss', so that its users find what they know; the error's text is ours.
+| header            | whose | what                                                                   |
+|-------------------|-------|------------------------------------------------------------------------|
+| `x-dl-from-queue` | Keuss | the queue that the job came from                                       |
+| `x-dl-t`          | Keuss | when it was given up, ISO 8601 in UTC                                  |
+| `x-dl-tries`      | Keuss | how often it was delivered before                                      |
+| `x-dl-error`      | ours  | what went wrong, if a text or an exception was given                   |
+| `x-dl-traceback`  | ours  | the last lines of the exception's traceback, if an exception was given |
 """
 
+import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.codec import HEADERS_BYTES_MAX, to_json
 from penstock.errors import CallerError
 from penstock.job import Lease, Move, NewJob, StoredJob
 
@@ -16,9 +24,12 @@ FROM_QUEUE = "x-dl-from-queue"
 TIME = "x-dl-t"
 TRIES = "x-dl-tries"
 ERROR = "x-dl-error"
-HEADERS = (FROM_QUEUE, TIME, TRIES, ERROR)
+TRACEBACK = "x-dl-traceback"
+HEADERS = (FROM_QUEUE, TIME, TRIES, ERROR, TRACEBACK)
 
-ERROR_CHARACTERS_MAX = 2000  # an error's end of use to people; headers travel with every read
+ERROR_CHARACTERS_MAX = 2000  # headers travel with every read
+TRACEBACK_LINES_MAX = 20  # the last ones: there it says what went wrong, and where
+TRACEBACK_CHARACTERS_MAX = 4000
 # Keuss moves at the first nack whose `tries` exceeds max_ko: that is the delivery number max_ko + 2.
 _KO_TO_TRIES = 2
 
@@ -56,16 +67,66 @@ class DeadLetter:
         return bool(self.max_tries) and tries >= self.max_tries
 
 
-def dead_headers(headers: dict[str, Any], queue: str, tries: int, error: str, now_ms: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with a job, as it is written on a dead letter."""
+
+    text: str
+    trace: str = ""
+
+    @classmethod
+    def of(cls, error: "str | BaseException | Failure") -> "Failure":
+        """The failure that a text or an exception tells of."""
+        if isinstance(error, Failure):
+            return error
+        if isinstance(error, BaseException):
+            return cls(described(error), last_lines(error))
+        return cls(error)
+
+
+Error = str | BaseException | Failure  # what callers may give
+
+
+def described(problem: BaseException) -> str:
+    """An error in a line: its kind and its text."""
+    try:
+        text = str(problem)
+    except Exception:  # an error of the application's own, whose text can't be made
+        text = ""
+    return f"{type(problem).__name__}: {text}"[:ERROR_CHARACTERS_MAX] if text else type(problem).__name__
+
+
+def last_lines(problem: BaseException) -> str:
+    """The last lines of an exception's traceback, with its causes."""
+    try:
+        lines = "".join(traceback.format_exception(problem)).splitlines()
+    except Exception:  # the same
+        return ""
+    return "\n".join(lines[-TRACEBACK_LINES_MAX:])[-TRACEBACK_CHARACTERS_MAX:]
+
+
+def dead_headers(headers: dict[str, Any], queue: str, tries: int, error: Error, now_ms: int) -> dict[str, Any]:
     """The headers of a job that goes to the dead letters."""
     when = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    failure = Failure.of(error)
     added = {FROM_QUEUE: queue, TIME: when, TRIES: tries}
-    if error:
-        added[ERROR] = error[:ERROR_CHARACTERS_MAX]
-    return {**{name: value for name, value in headers.items() if name not in HEADERS}, **added}
+    if failure.text:
+        added[ERROR] = _storable(failure.text)[:ERROR_CHARACTERS_MAX]
+    if failure.trace:
+        added[TRACEBACK] = _storable(failure.trace)
+    kept = {name: value for name, value in headers.items() if name not in HEADERS}
+    for name in (TRACEBACK, ERROR):  # a job whose own headers leave no room for them must be given up, too
+        if name in added and len(to_json({**kept, **added}).encode(errors="replace")) > HEADERS_BYTES_MAX:
+            del added[name]
+    return {**kept, **added}
 
 
-def to_dead_letters(job: StoredJob, body: bytes, queue: str, error: str, now_ms: int) -> Move:
+def _storable(text: str) -> str:
+    """A text as every store can keep it: PostgreSQL takes neither zero bytes nor half characters."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def to_dead_letters(job: StoredJob, body: bytes, queue: str, error: Error, now_ms: int) -> Move:
     """The step that takes a job to the dead letters. It keeps its id, payload and headers."""
     headers = dead_headers(job.headers, queue, job.tries, error, now_ms)
     dead = NewJob(job.payload, body, headers, job.id)

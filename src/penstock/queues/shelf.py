@@ -1,5 +1,7 @@
 """Statistics that are kept in this process, by place and namespace: both forms of the library share them."""
 
+import os
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ class Shelf:
     counters: dict[str, Counter[str]] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # threads of the blocking form count together
 
 
 _shelves: dict[tuple[str, str], Shelf] = {}
@@ -20,3 +23,12 @@ _shelves: dict[tuple[str, str], Shelf] = {}
 def shelf(place: str, namespace: str) -> Shelf:
     """The shelf of a namespace, made when it is first asked for."""
     return _shelves.setdefault((place, namespace), Shelf())
+
+
+def _unlock() -> None:
+    """In a forked child: another thread of the parent may have held a lock."""
+    for one in _shelves.values():
+        one.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -217,9 +217,9 @@ class _Tally(Counting):
 
     new = 0
 
-    def note(self, queue: str, counter: str, much: int = 1) -> None:
+    def count(self, queue: str, counter: str, much: int = 1) -> None:
         self.new += much if counter == "put" else 0
-        super().note(queue, counter, much)
+        super().count(queue, counter, much)
 
 
 class _Writing:
@@ -233,7 +233,7 @@ class _Writing:
         added = 0
         rows = self._rows
         store = connect(self._settings.url)
-        store.counting = tally = _Tally(store.stats)
+        store.counting = tally = _Tally(store.stats, store.driver.counts)
         if is_patient:
             through_outages(store.open)
         with store:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.errors import CallerError
-from penstock.queues.dead_letters import ERROR_CHARACTERS_MAX
+from penstock.queues.dead_letters import Failure, described, last_lines
 from penstock.queues.pushing import DELAY_S_MAX
 
 
@@ -62,6 +62,12 @@ class Verdict:
     kind: Kind
     delay: float | None = None  # seconds; None for the back-off
     error: str = ""
+    problem: BaseException | None = None  # what the handler raised
+
+    @property
+    def failure(self) -> Failure:
+        """What is written on a dead letter."""
+        return Failure(self.error, "" if self.problem is None else last_lines(self.problem))
 
 
 DONE = Verdict(Kind.ACK)
@@ -75,20 +81,11 @@ def verdict_of(problem: BaseException | None) -> Verdict:
     if problem is None:
         return DONE
     if isinstance(problem, Retry):
-        return Verdict(Kind.NACK, problem.delay, str(problem))
+        return Verdict(Kind.NACK, problem.delay, str(problem), problem)
     if isinstance(problem, Fail):
-        return Verdict(Kind.FAIL, None, str(problem))
+        return Verdict(Kind.FAIL, None, str(problem), problem)
     if isinstance(problem, Stopped):
         return Verdict(Kind.NACK, 0.0, str(problem))
     if isinstance(problem, Overran):
         return Verdict(Kind.NACK, None, str(problem))
-    return Verdict(Kind.NACK, None, described(problem))
-
-
-def described(problem: BaseException) -> str:
-    """An error in a line: its kind and its text."""
-    try:
-        text = str(problem)
-    except Exception:  # an error of the application's own, whose text can't be made
-        text = ""
-    return f"{type(problem).__name__}: {text}"[:ERROR_CHARACTERS_MAX] if text else type(problem).__name__
+    return Verdict(Kind.NACK, None, described(problem), problem)

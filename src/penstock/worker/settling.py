@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from penstock.errors import CallerError, LeaseLost
 from penstock.queues.aio import Queue
 from penstock.queues.capabilities import Capability
-from penstock.worker.choices import Kind, Verdict, described
+from penstock.queues.dead_letters import described
+from penstock.worker.choices import Kind, Verdict
 from penstock.worker.events import say
 from penstock.worker.held import Held
 from penstock.worker.trouble import Trouble
@@ -154,7 +155,7 @@ class Settler:
         return answers
 
     async def _fail(self, group: list[Held]) -> Sequence[bool | None]:
-        return await self.queue.fail_many([held.job for held in group], [_verdict(held).error for held in group])
+        return await self.queue.fail_many([held.job for held in group], [_verdict(held).failure for held in group])
 
     async def _release(self, group: list[Held]) -> Sequence[bool | None]:
         await self.queue.release_many([held.job for held in group])

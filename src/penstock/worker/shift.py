@@ -15,8 +15,8 @@ from typing import Any
 
 from penstock.queues.aio import Job, Queue
 from penstock.queues.backoff import Backoff, Exponential, checked_delay
-from penstock.queues.dead_letters import DeadLetter
-from penstock.worker.choices import ENDED, LOST, RELEASED, Kind, Stopped, Verdict, described, verdict_of
+from penstock.queues.dead_letters import DeadLetter, described
+from penstock.worker.choices import ENDED, LOST, RELEASED, Kind, Stopped, Verdict, verdict_of
 from penstock.worker.events import say
 from penstock.worker.held import Held
 from penstock.worker.intake import WAIT_S_MAX, Intake
@@ -124,7 +124,7 @@ class Shift:
             kind = Kind.NACK  # it is where the dead letters are: there is nowhere else to go
         if kind is Kind.NACK and delay is None:
             delay = self._pause_s(held)
-        return Verdict(kind, delay, verdict.error)
+        return Verdict(kind, delay, verdict.error, verdict.problem)
 
     def _pause_s(self, held: Held) -> float:
         """How long a job waits by the back-off; by the usual one if that goes wrong, so that no job is kept by it."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from penstock.errors import CallerError, LeaseLost
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store
+from penstock.queues.dead_letters import Error
 
 T = TypeVar("T")
 
@@ -53,13 +54,13 @@ class ThreadJob(blocking.Job):
     def ack(self) -> None:
         _wait(self._job.ack(), self._loop)
 
-    def nack(self, delay: float | None = None, error: str = "", *, at: float | datetime | None = None) -> None:
+    def nack(self, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
         _wait(self._job.nack(delay, error, at=at), self._loop)
 
     def extend(self, lease: float | None = None) -> None:
         _wait(self._job.extend(lease), self._loop)
 
-    def fail(self, error: str = "") -> None:
+    def fail(self, error: Error = "") -> None:
         _wait(self._job.fail(error), self._loop)
 
 

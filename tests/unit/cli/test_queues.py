@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import blocking
+from penstock import DeadLetter, blocking
 from penstock.cli import queues
 from penstock.cli.main import GROUPS, load
 from penstock.errors import BadPayload, BadUrl, CallerError, LeaseLost, Unsupported
+from tests.processes import wait_until
 
 
 class Shell:
@@ -227,7 +229,19 @@ def test_counters_are_printed(shell: Shell) -> None:
     shell("push", "q", "a")
     shell("pop", "q")
     [counters] = shell.json("stats", "q", "--json")
-    assert (counters["put"], counters["reserve"], counters["commit"]) == (1, 1, 1)
+    assert counters == {
+        "queue": "q",
+        "push": 1,
+        "pop": 0,
+        "reserve": 1,
+        "ack": 1,
+        "nack": 0,
+        "dead_letter": 0,
+        "paused": False,
+        "type": "memory",
+    }
+    shell("pause", "q")
+    assert "paused\ttrue" in shell("stats", "q").splitlines()
 
 
 COMMANDS = [name for name, group in GROUPS.items() if group.module == queues.__name__]
@@ -246,3 +260,61 @@ def test_a_bad_url_is_said_to_be_one(command: str, shell: Shell) -> None:
 def test_every_command_explains_itself(command: str, shell: Shell) -> None:
     shell.url = "--help"
     assert f"Usage: penstock {command} " in shell(command)
+
+
+def _reserved(shell: Shell) -> dict[str, Any]:
+    shell("push", "q", "work", "-q")
+    [job] = shell.json("reserve", "q", "--json")
+    return job
+
+
+def test_a_job_is_acked_through_its_queue(shell: Shell) -> None:
+    job = _reserved(shell)
+    shell("ack", "q", job["id"], job["token"])
+    assert shell.json("stats", "q", "--json")[0]["ack"] == 1
+    with pytest.raises(LeaseLost, match="can't be acked"):
+        shell("ack", "q", job["id"], job["token"])
+
+
+def test_a_nack_of_the_last_try_reaches_the_dead_letters(shell: Shell) -> None:
+    shell.url += "?dead_letter=1"
+    job = _reserved(shell)
+    shell("nack", "q", job["id"], job["token"], "--error", "broken pipe")
+    [dead] = shell.json("peek", "__deadletter__", "--json")
+    assert (dead["headers"]["x-dl-from-queue"], dead["headers"]["x-dl-error"]) == ("q", "broken pipe")
+    [counters] = shell.json("stats", "q", "--json")
+    assert (counters["nack"], counters["dead_letter"]) == (0, 1)
+
+
+def test_peek_at_a_wrong_path_leaves_nothing_there(shell: Shell, tmp_path: Path) -> None:
+    shell.url = f"sqlite:///{tmp_path}/jbos.db"
+    with pytest.raises(CallerError, match=r"jbos\.db doesn't exist: check the path"):
+        shell("peek", "q")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_nack_wakes_who_waits(shell: Shell) -> None:
+    job = _reserved(shell)
+    with blocking.connect(shell.url, poll=300) as store, ThreadPoolExecutor(1) as threads:
+        queue = store.queue("q")
+        waiting = threads.submit(queue.reserve, 30)
+        wait_until(lambda: queue.waiters == 1)
+        shell("nack", "q", job["id"], job["token"])
+        assert waiting.result(30).id == job["id"]
+    assert shell.json("stats", "q", "--json")[0]["nack"] == 1
+
+
+def test_peek_shows_why_a_job_was_given_up(shell: Shell) -> None:
+    with blocking.connect(shell.url) as store:
+        queue = store.queue("mail", dead_letter=DeadLetter(1))
+        queue.push(b"hello")
+        try:
+            raise ValueError("no such\naddress")
+        except ValueError as problem:
+            queue.reserve(timeout=0).fail(problem)
+        [dead] = store.dead_letters().peek()
+    [line] = shell("peek", "__deadletter__").splitlines()
+    assert line.split("\t")[-4:] == ["mail", dead.headers["x-dl-t"], "ValueError: no such\\naddress", "hello"]
+    text = shell("peek", "__deadletter__", "--traceback")
+    assert "Traceback (most recent call last):" in text
+    assert 'raise ValueError("no such' in text

@@ -127,12 +127,14 @@ def test_a_channel_has_its_name_unless_that_is_too_long() -> None:
     assert all(name.startswith("keuss:signal:") and len(name) <= 63 for name in long)
 
 
-def test_statements_name_the_table_and_nothing_is_left_open() -> None:
-    statements = Statements.of('a"{table} {where} %s $1')
+@pytest.mark.parametrize("namespace", [None, "N", "{queue}'\\"])
+def test_statements_name_the_table_and_nothing_is_left_open(namespace: str | None) -> None:
+    statements = Statements.of('a"{table} {where} %s $1', namespace)
     texts = [getattr(statements, name) for name in Statements.__slots__]
     texts += [statements.sizes(5), *(statements.peek_at(state) for state in (None, *JobState))]
     assert all('"_k_tbl_a""{table} {where} %s $1"' in text for text in texts)
     assert SETTINGS["jit"] == "off"
+    assert ("counter_deltas" in statements.push) == (namespace is not None)
 
 
 def test_a_floor_rises_with_what_was_taken_and_is_not_trusted_for_long() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import DeadLetter, Fail, Fixed, Job, Retry, Store, Worker
 from penstock.errors import LeaseLost
-from penstock.queues.dead_letters import ERROR, TRIES
+from penstock.queues.dead_letters import ERROR, TRACEBACK, TRIES
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 
@@ -65,6 +65,26 @@ async def test_the_last_try_ends_in_the_dead_letters_with_the_error() -> None:
         assert (job.headers[ERROR], job.headers[TRIES]) == ("ValueError: no such address", 2)
         assert (summary.retried, summary.failed) == (2, 1)
         assert await store.queue("mail").total() == 0
+
+
+@virtual
+async def test_a_dead_letter_has_the_last_lines_of_the_traceback() -> None:
+    async with memory_store() as store:
+        await store.queue("mail").push_many(["raises", "fails"])
+
+        async def handle(job: Job) -> None:
+            try:
+                raise ValueError("no such address")
+            except ValueError as problem:
+                if job.payload == "fails":
+                    raise Fail("gone") from problem
+                raise
+
+        await Worker(store, "mail", handle, max_tries=1).run(until_empty=True)
+        for job in await dead(store):
+            assert "in handle" in job.headers[TRACEBACK]
+            assert "ValueError: no such address" in job.headers[TRACEBACK]
+            assert job.headers[ERROR] == {"raises": "ValueError: no such address", "fails": "gone"}[job.payload]
 
 
 @virtual

@@ -87,10 +87,11 @@ class Adding(QueueBase):
 
     async def _push_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[str]:
         # The caller's transaction may hold a lock that the store's own connection would wait for, so that one writes
-        # nothing now: the queue is made known by its next user, and the counters are written with the next ones.
+        # nothing now: the queue is made known by its next user. What the store counts by itself is counted within the
+        # transaction. Statistics elsewhere count the push although it may be rolled back: nobody tells them.
         self._require(Capability.TRANSACTION)
         ids = await self._driver.push_within(connection, self.name, jobs)
-        self.store._counting_of(self.name).note(self.name, "put", len(_added(jobs, ids)))
+        self.store._counting_of(self.name).count(self.name, "put", len(_added(jobs, ids)))
         return ids
 
 

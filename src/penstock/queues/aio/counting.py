@@ -1,55 +1,83 @@
-"""Counters are summed here, and go to the statistics in one call every 100 ms, as Keuss does it."""
+"""Counters that the store doesn't write by itself are summed here, and written in one call every 100 ms.
+
+A store that keeps its own statistics where its jobs are writes a counter along with what it counts (`Driver.counts`):
+then nothing is done here, and the counters are exact. Otherwise (statistics on another server or in another slot of a
+Redis Cluster, directories) a process that is killed loses what it counted within the last 100 ms. `close` writes the
+rest.
+"""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.errors import PenstockError
 from penstock.queues.aio.stats.base import Stats
 
 FLUSH_S = 0.1
+RETRY_S_MAX = 5.0  # between two attempts while the statistics can't be reached
 
 
 class Counting:
     """The sums of one store that are not yet written."""
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, counts: Callable[[str], bool] = lambda queue: False) -> None:
+        """`counts` is whether the store itself counts what happens in a queue."""
         self._stats = stats
+        self._counts = counts
         self._sums: dict[str, dict[str, int]] = {}
-        self._flushing: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     def count(self, queue: str, counter: str, much: int = 1) -> None:
-        """Add to a counter, soon."""
-        if not much:
+        """Add to a counter, unless the store has done so by itself."""
+        if not much or self._counts(queue):
             return
-        self.note(queue, counter, much)
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush_later())
+        if self._stats.is_local:
+            self._stats.count(queue, counter, much)
+            return
+        self._add(queue, counter, much)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
 
-    def note(self, queue: str, counter: str, much: int = 1) -> None:
-        """Add to a counter when others are written."""
+    def _add(self, queue: str, counter: str, much: int) -> None:
         sums = self._sums.setdefault(queue, {})
         sums[counter] = sums.get(counter, 0) + much
 
-    async def _flush_later(self) -> None:
-        await asyncio.sleep(FLUSH_S)
-        self._flushing = None
-        await self.flush()
+    async def _write(self) -> None:
+        """Write every 100 ms while there is something, and less often while the statistics can't be reached."""
+        pause_s = FLUSH_S
+        try:
+            while self._sums and not self._closing.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._closing.wait()
+                pause_s = FLUSH_S if await self._flush() else min(2 * pause_s, RETRY_S_MAX)
+        finally:
+            self._writer = None
 
     async def flush(self) -> None:
-        """Write what there is. Counters that can't be written are kept for the next time: jobs matter more."""
+        """Write what there is."""
+        await self._flush()
+
+    async def _flush(self) -> bool:
+        """Whether all was written. What can't be is kept for the next time: jobs matter more."""
         sums, self._sums = self._sums, {}
         if not sums:
-            return
+            return True
         try:
             await self._stats.add(sums)
-        except (PenstockError, OSError):
+        except BaseException as problem:
             for queue, counters in sums.items():
-                mine = self._sums.setdefault(queue, {})
                 for counter, much in counters.items():
-                    mine[counter] = mine.get(counter, 0) + much
+                    self._add(queue, counter, much)
+            if not isinstance(problem, PenstockError | OSError):
+                raise
+            return False
+        return True
 
     async def close(self) -> None:
-        """Write the rest."""
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
+        """Wait for what is being written, and write the rest."""
+        self._closing.set()
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
         await self.flush()

@@ -60,13 +60,16 @@ class Driver:
     compares: ClassVar[frozenset[str]] = frozenset()
     # Whether jobs can be had again by their marks, where there are no claims.
     has_marks: ClassVar[bool] = False
+    # Whether it can write a counter in the same step as what it counts, where its own statistics are in use.
+    can_count: ClassVar[bool] = False
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         self.address = address
         self.options = options
         self.extra = extra  # options that only this driver knows, as arguments; those of the URL are in address.rest
         self.shift_ms = 0
-        self.uncounted: set[str] = set()  # queues whose counters are kept elsewhere than the store's
+        self.counts_in: str | None = None  # the namespace whose counters this driver writes by itself
+        self.uncounted: set[str] = set()  # queues whose counters are kept elsewhere all the same
         if self.own_options is not None:
             self._check_options(self.own_options)
 
@@ -103,6 +106,17 @@ class Driver:
     async def counters(self, queue: str) -> dict[str, int]:
         """Return what the store's server counts by itself, beside the counters of the library."""
         return {}
+
+    def counts(self, queue: str) -> bool:
+        """Whether the counters of a queue are written by the driver, each in one step with what it counts."""
+        return self.counts_in is not None and queue not in self.uncounted
+
+    async def exists(self) -> bool:
+        """Whether there is something behind the URL: a file may not have been made yet, or its path may be wrong."""
+        return True
+
+    def check_queue(self, queue: str) -> None:
+        """Raise CallerError for a name that no queue of this store can have. Nothing is sent."""
 
     async def now_ms(self) -> int:
         """The store's time."""
@@ -161,11 +175,13 @@ class Driver:
         """Make leases end so long from now; gives the new tokens."""
         raise NotImplementedError
 
-    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+    async def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
         """Take jobs out of a queue and put what they become into another, each in one step where the store can.
 
         A lease without a token is for a job that waits: one that is reserved isn't moved. Where it takes two steps, the
-        new job is stored before the old one goes.
+        new job is stored before the old one goes. `counter` is the queue's counter that they add to, if there is one.
         """
         raise NotImplementedError
 

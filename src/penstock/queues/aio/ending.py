@@ -11,7 +11,7 @@ from penstock.queues.aio.coalescing import Coalescer
 from penstock.queues.aio.job import Job
 from penstock.queues.aio.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DeadLetter, to_dead_letters
+from penstock.queues.dead_letters import DeadLetter, Error, to_dead_letters
 from penstock.queues.options import checked_lease
 from penstock.queues.pushing import milliseconds, point_ms
 
@@ -36,7 +36,7 @@ class Ending(QueueBase):
         if isinstance(job, str):
             job = await self._reserved_job(job)
         if not await self._acks.add(_leases([job], "ack")[0]):
-            raise _lost(job, "acked")
+            raise _lost(job.id, self.name, "acked")
 
     async def _reserved_job(self, job_id: str) -> Job:
         """The job that has this id, as whoever reserved it has it."""
@@ -57,13 +57,19 @@ class Ending(QueueBase):
         self.store._counting_of(self.name).count(self.name, "commit", sum(ended))
         return ended
 
+    async def ack_by_token(self, job_id: str, token: str) -> None:
+        """Acknowledge a job that somebody reserved, by its id and the token of its lease."""
+        self._require(Capability.RESERVE)
+        if not await self._acks.add(Lease(job_id, token)):
+            raise _lost(job_id, self.name, "acked")
+
     async def nack(
-        self, job: Job | str, delay: float | None = None, error: str = "", *, at: float | datetime | None = None
+        self, job: Job | str, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None
     ) -> None:
         """Return a reserved job to its queue, or, after its last try, move it to the dead letters.
 
         It is ready after `delay` seconds (by default those of the back-off), or at the time `at`. By id alone this is
-        unfenced, as `ack` is.
+        unfenced, as `ack` is. `error` is a text or an exception.
         """
         self._require(Capability.RESERVE)
         delay = await self._delay_until(delay, at)
@@ -79,13 +85,29 @@ class Ending(QueueBase):
         else:
             done = await self._nacks.add((job.as_lease, self._delay_ms(job.tries, delay)))
         if not done:
-            raise _lost(job, "given back")
+            raise _lost(job.id, self.name, "given back")
+
+    async def nack_by_token(self, job_id: str, token: str, delay: float | None = None, error: Error = "") -> None:
+        """Return a job that somebody reserved to its queue, or, after its last try, move it to the dead letters.
+
+        By its id and the token of its lease, for programs that have no job object.
+        """
+        self._require(Capability.RESERVE)
+        if self._limit is not None or (delay is None and self.backoff is not None):
+            # How often it was delivered decides about what becomes of it.
+            (found,) = await self._driver.reserved(self.name, [job_id])
+            if found is not None:
+                found.token = token
+                await self.nack(Job(self, found), delay, error)
+                return
+        if not await self._nacks.add((Lease(job_id, token), self._delay_ms(0, delay))):
+            raise _lost(job_id, self.name, "given back")
 
     async def nack_many(
         self,
         jobs: Iterable[Job],
         delay: float | None = None,
-        error: str = "",
+        error: Error = "",
         *,
         at: float | datetime | None = None,
     ) -> list[bool]:
@@ -136,7 +158,7 @@ class Ending(QueueBase):
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
         token = await self._extends.add((job.as_lease, milliseconds("lease", seconds)))
         if token is None:
-            raise _lost(job, "kept")
+            raise _lost(job.id, self.name, "kept")
         job.stored.token = token
 
     async def extend_many(self, jobs: Iterable[Job], lease: float | None = None) -> list[bool]:
@@ -158,14 +180,14 @@ class Ending(QueueBase):
     async def _extend_now(self, items: Sequence[tuple[Lease, int]]) -> list[str | None]:
         return await self._driver.extend(self.name, [lease for lease, _ in items], [lease_ms for _, lease_ms in items])
 
-    async def fail(self, job: Job, error: str = "") -> None:
-        """Move a reserved job to the dead letters."""
+    async def fail(self, job: Job, error: Error = "") -> None:
+        """Move a reserved job to the dead letters, with the text or exception."""
         self._require(Capability.RESERVE)
         _leases([job], "fail")
         if not (await self._bury([job.stored], [error], self.dead_letter or DeadLetter()))[0]:
-            raise _lost(job, "given up")
+            raise _lost(job.id, self.name, "given up")
 
-    async def fail_many(self, jobs: Iterable[Job], errors: Iterable[str]) -> list[bool]:
+    async def fail_many(self, jobs: Iterable[Job], errors: Iterable[Error]) -> list[bool]:
         """Give many jobs up; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
         jobs = list(jobs)
@@ -183,7 +205,7 @@ class Ending(QueueBase):
         await self._bury(spent, ["the worker died, or lost its lease, on the last try"] * len(spent), limit)
         return [job for job in jobs if not limit.is_over(job.tries)]
 
-    async def _bury(self, jobs: Sequence[StoredJob], errors: Sequence[str], limit: DeadLetter) -> list[bool]:
+    async def _bury(self, jobs: Sequence[StoredJob], errors: Sequence[Error], limit: DeadLetter) -> list[bool]:
         if limit.queue == self.name:
             raise CallerError(f"{self.name!r} is the queue of dead letters itself: remove the job, or redrive it")
         now_ms = await self._driver.now_ms()
@@ -201,7 +223,8 @@ class Ending(QueueBase):
         moved: list[bool] = []
         for begin in range(0, len(moves), self._driver.batch_max):
             batch = moves[begin : begin + self._driver.batch_max]
-            moved += await self._driver.move(self.name, to, batch, channel if target.signals_itself else None)
+            own_channel = channel if target.signals_itself else None
+            moved += await self._driver.move(self.name, to, batch, own_channel, counter)
         if counter is not None:
             self.store._counting_of(self.name).count(self.name, counter, sum(moved))
         self.store._counting_of(to).count(to, "put", sum(moved))
@@ -226,8 +249,8 @@ def _leases(jobs: Sequence[Job], call: str) -> list[Lease]:
         raise CallerError(f"{call} takes a reserved job{or_id}, got {wrong!r}") from None
 
 
-def _lost(job: Job, done: str) -> LeaseLost:
+def _lost(job_id: str, queue: str, done: str) -> LeaseLost:
     return LeaseLost(
-        f"job {job.id} of {job.queue.name!r} can't be {done}: its lease is over, or another ended it. "
+        f"job {job_id} of {queue!r} can't be {done}: its lease is over, or another ended it. "
         "Nothing was changed. Give longer leases, or extend them while the job runs."
     )

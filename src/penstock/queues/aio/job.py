@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
+from penstock.queues.dead_letters import Error
 
 if TYPE_CHECKING:
     from penstock.queues.aio.ending import Ending
@@ -102,7 +103,7 @@ class Job:
         await self.queue.ack(self)
         self.ended = True
 
-    async def nack(self, delay: float | None = None, error: str = "", *, at: float | datetime | None = None) -> None:
+    async def nack(self, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off) or at the time `at`,
         or goes to the dead letters if this was its last try."""
         await self.queue.nack(self, delay, error, at=at)
@@ -112,8 +113,9 @@ class Job:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
         await self.queue.extend(self, lease)
 
-    async def fail(self, error: str = "") -> None:
-        """The job can't be done at all: it goes to the dead letters, with the error."""
+    async def fail(self, error: Error = "") -> None:
+        """The job can't be done at all: it goes to the dead letters, with the text, or the exception and the last lines
+        of its traceback."""
         await self.queue.fail(self, error)
         self.ended = True
 
@@ -128,7 +130,7 @@ class Job:
             return
         # A lease that was lost must not hide what went wrong in the block.
         with suppress(LeaseLost):
-            await self.nack(error=f"{type(problem).__name__}: {problem}")
+            await self.nack(error=problem)
 
 
 _UNREAD = object()

@@ -5,7 +5,7 @@ from penstock.job import StoredJob
 from penstock.queues.aio.postgres_base import PostgresBase
 from penstock.queues.aio.postgres_client import code_of
 from penstock.queues.aio.postgres_link import Rows
-from penstock.queues.postgres.side_tables import ack_claim, claim, claim_again, nack_claim
+from penstock.queues.postgres.side_tables import ACK_CLAIM, CLAIM, CLAIM_AGAIN, NACK_CLAIM
 
 CLAIMS = "penstock_claims"
 IS_TAKEN = "23505"  # PostgreSQL's code for a second row under one key
@@ -16,7 +16,7 @@ class PostgresClaims(PostgresBase):
 
     async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
         await self._pool.make_sure(CLAIMS)
-        statement = claim(self._sql(queue).table)
+        statement = self._filled(CLAIM, queue)
         try:
             rows = await self._run(queue, statement, self._shift, queue, key, str(count), str(lease_ms))
         except StoreError as problem:
@@ -30,18 +30,18 @@ class PostgresClaims(PostgresBase):
 
     async def _again(self, queue: str, key: str, lease_ms: int) -> Rows:
         await self._pool.make_sure(CLAIMS)
-        return await self._run(queue, claim_again(self._sql(queue).table), self._shift, queue, key, str(lease_ms))
+        return await self._run(queue, self._filled(CLAIM_AGAIN, queue), self._shift, queue, key, str(lease_ms))
 
     async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
         return len(await self._again(queue, key, lease_ms))
 
     async def ack_claim(self, queue: str, key: str) -> int:
         await self._pool.make_sure(CLAIMS)
-        return self._count(await self._run(queue, ack_claim(self._sql(queue).table), queue, key))
+        return self._count(await self._run(queue, self._filled(ACK_CLAIM, queue), queue, key))
 
     async def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
         await self._pool.make_sure(CLAIMS)
-        statement = nack_claim(self._sql(queue).table)
+        statement = self._filled(NACK_CLAIM, queue)
         return self._count(await self._run(queue, statement, self._shift, queue, key, str(delay_ms)))
 
     @staticmethod

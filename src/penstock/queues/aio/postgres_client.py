@@ -11,8 +11,10 @@ there are settings, prepared statements and LISTEN.
 """
 
 import os
+import random
 import select
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -20,11 +22,20 @@ from psycopg import AsyncRawCursor
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ConnStatus, TransactionStatus
 
-from penstock.errors import BadUrl, CallerError, StoreError
+from penstock.errors import BadUrl, CallerError, PenstockError, StoreError
 from penstock.queues.aio.postgres_link import INTERRUPTED, Gate, Link, Rows, Undo
 from penstock.queues.options import Address
 from penstock.queues.postgres.problems import COLLISIONS, MADE_BY_OTHERS, NO_TABLE, failed, failed_connect
-from penstock.queues.postgres.side_tables import CREATION, IS_THERE, LOCK, SHIFT
+from penstock.queues.postgres.side_tables import (
+    CREATION,
+    DELTAS,
+    FOLD,
+    FOLD_EVERY,
+    FOLD_ROWS_MAX,
+    IS_THERE,
+    LOCK,
+    SHIFT,
+)
 from penstock.queues.postgres.statements import PREPARE
 
 CONNECTIONS = 8
@@ -100,6 +111,8 @@ class Pool:
         self._gate = Gate(self._limit)
         self._pid = os.getpid()
         self._made: set[str] = set()
+        # The first time comes by chance, so that what many short-lived processes counted is folded, too.
+        self._to_fold = random.randint(1, FOLD_EVERY)
 
     async def open(self) -> None:
         """See whether the server is there."""
@@ -210,13 +223,24 @@ class Pool:
         for table in made:
             await self.make_sure(table)
 
-    async def run_beside(self, table: str, statement: str, *values: str | None) -> Rows:
+    async def make_countable(self) -> None:
+        """See that there is a table for what the next statement counts, and fold it now and then."""
+        if DELTAS not in self._made:
+            await self.make_sure("penstock_queues")
+            await self.make_sure(DELTAS)
+        self._to_fold -= 1
+        if self._to_fold <= 0:
+            self._to_fold = FOLD_EVERY
+            with suppress(PenstockError):
+                await self.run(FOLD, str(FOLD_ROWS_MAX))
+
+    async def run_beside(self, table: str, statement: str, *values: str | None, is_once: bool = False) -> Rows:
         """Do a statement on a table of ours, which is made if it isn't there, or no longer."""
         await self.make_sure(table)
         try:
-            return await self.run(statement, *values)
+            return await self.run(statement, *values, is_once=is_once)
         except StoreError as problem:
             if code_of(problem) != NO_TABLE:
                 raise
         await self.look_again()
-        return await self.run(statement, *values)
+        return await self.run(statement, *values, is_once=is_once)

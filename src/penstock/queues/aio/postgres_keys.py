@@ -22,9 +22,9 @@ from penstock.queues.postgres.side_tables import (
     IS_THERE,
     RETAKE,
     TIDY,
+    UNIQUE_PUSH,
     missed_ends,
     trigger,
-    unique_push,
 )
 
 UNIQUE = "penstock_unique"
@@ -59,6 +59,8 @@ class PostgresKeys(PostgresBase):
             raise CallerError("the connection of the push is closed, and nothing was done: give one that is open")
         if queue not in self._known:
             await self._find_table(queue, True)  # on a connection of ours: it stays, whatever becomes of the caller's
+        if self.counts(queue):
+            await self._pool.make_countable()
 
         async def run(statement: str, *values: str | None) -> Rows:
             cursor = AsyncRawCursor(connection, row_factory=tuple_row)
@@ -106,7 +108,7 @@ class PostgresKeys(PostgresBase):
 
     async def _ask_for_keys(self, run: Run, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
         records = batch([job.prepared for job in jobs])
-        rows = await run(unique_push(self._sql(queue).table), self._shift, records, channel, queue)
+        rows = await run(self._filled(UNIQUE_PUSH, queue), self._shift, records, channel, queue)
         return [row[0] for row in rows]
 
     async def _make_trigger(self, queue: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 UNHEARD_S = 0.5  # so long a pause may go unnoticed by who takes jobs without listening to signals
 NAME_BYTES_MAX = 1024  # of a queue; PostgreSQL takes fewer, and says so
+SHOWN_MAX = 80  # characters of a wrong name in an error
 
 
 class QueueBase:
@@ -39,13 +40,10 @@ class QueueBase:
         poll: float,
         options: Mapping[str, Any],
     ) -> None:
-        # What is no text, half of a surrogate pair for one, is left out here, and so is seen to be wrong.
-        if (
-            not name
-            or len(name.encode(errors="ignore")) > NAME_BYTES_MAX
-            or name.encode(errors="ignore").decode() != name
-        ):
-            raise CallerError(f"a queue's name is a text of 1 to {NAME_BYTES_MAX} bytes, and {name!r} is none")
+        _check_name("a queue name", name, store.driver)
+        if dead_letter is not None:
+            # Now, not when the first job is given up: a worker would end then, with jobs in its hands.
+            _check_name("the name of the dead-letter queue", dead_letter.queue, store.driver)
         self.store = store
         self.name = name
         self.dead_letter = dead_letter
@@ -179,3 +177,20 @@ class QueueBase:
 
     def _require(self, capability: Capability) -> None:
         require(self.store.driver.capabilities, capability, self.store.url)
+
+
+def _check_name(what: str, name: object, driver: Driver) -> None:
+    """Refuse a name that no queue can have, anywhere or in this store."""
+    # What is no text, half of a surrogate pair for one, is left out here, and so is seen to be wrong.
+    text = name.encode(errors="ignore").decode() if isinstance(name, str) else ""
+    if not text or text != name or len(text.encode()) > NAME_BYTES_MAX:
+        shown = repr(name)
+        if len(shown) > SHOWN_MAX:
+            shown = f"{shown[:SHOWN_MAX]}... ({len(text.encode())} bytes)"
+        raise CallerError(f"{what} must be 1 to {NAME_BYTES_MAX} bytes of text, got {shown}")
+    if Capability.RESERVE not in driver.capabilities and name == DEAD_LETTER_QUEUE:
+        return  # nothing is ever given up there
+    try:
+        driver.check_queue(text)
+    except CallerError as problem:
+        raise CallerError(f"{what} can't be used: {problem}") from problem

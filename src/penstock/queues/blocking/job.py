@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
+from penstock.queues.dead_letters import Error
 
 if TYPE_CHECKING:
     from penstock.queues.blocking.ending import Ending
@@ -103,7 +104,7 @@ class Job:
         self.queue.ack(self)
         self.ended = True
 
-    def nack(self, delay: float | None = None, error: str = "", *, at: float | datetime | None = None) -> None:
+    def nack(self, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off) or at the time `at`,
         or goes to the dead letters if this was its last try."""
         self.queue.nack(self, delay, error, at=at)
@@ -113,8 +114,9 @@ class Job:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
         self.queue.extend(self, lease)
 
-    def fail(self, error: str = "") -> None:
-        """The job can't be done at all: it goes to the dead letters, with the error."""
+    def fail(self, error: Error = "") -> None:
+        """The job can't be done at all: it goes to the dead letters, with the text, or the exception and the last lines
+        of its traceback."""
         self.queue.fail(self, error)
         self.ended = True
 
@@ -129,7 +131,7 @@ class Job:
             return
         # A lease that was lost must not hide what went wrong in the block.
         with suppress(LeaseLost):
-            self.nack(error=f"{type(problem).__name__}: {problem}")
+            self.nack(error=problem)
 
 
 _UNREAD = object()

@@ -2,11 +2,13 @@
 """What is in a queue, and how to tidy it up."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from penstock.errors import CallerError
 from penstock.job import JobState, Move, Sizes
 from penstock.queues.blocking.ending import Ending, stored_body
 from penstock.queues.blocking.job import Job
+from penstock.queues.blocking.stats.base import shown
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import FROM_QUEUE, from_dead_letters
 
@@ -113,11 +115,17 @@ class Looking(Ending):
         next_ms = self._driver.next_mature_ms(self.name)
         return None if next_ms is None else next_ms / 1000
 
-    def stats(self) -> dict[str, int]:
-        """The counters: put, get, reserve, commit, rollback, deadletter; on our broker also expired."""
+    def stats(self) -> dict[str, Any]:
+        """Return the counters `push`, `pop`, `reserve`, `ack`, `nack`, `dead_letter`, and `paused` and `type`.
+
+        On our broker there is `expired`, too. They are exact where the store counts by itself. Where statistics are kept elsewhere, those of other processes
+        may be 100 ms old.
+        """
         self.store._counting_of(self.name).flush()
         self._services.open()
-        return {**self._services.stats.counters(self.name), **self._driver.counters(self.name)}
+        counters = shown(self._services.stats.counters(self.name))
+        own = self._driver.counters(self.name)
+        return {**counters, **own, "paused": self.paused(), "type": self.type}
 
 
 def _checked(state: JobState | str | None) -> JobState | None:

@@ -11,9 +11,9 @@ from penstock.queues.blocking.postgres_link import Rows, Undo
 from penstock.queues.options import Address, Options
 from penstock.queues.postgres.elements import Token, unpacked
 from penstock.queues.postgres.floors import Floor
-from penstock.queues.postgres.names import index_of, other_index_of, quoted
+from penstock.queues.postgres.names import index_of, other_index_of, quoted, table_of
 from penstock.queues.postgres.problems import NO_TABLE
-from penstock.queues.postgres.statements import COLUMNS, IS_TAKEN, LOOK, Statements, creation
+from penstock.queues.postgres.statements import COLUMNS, IS_TAKEN, LOOK, Statements, creation, for_queue
 
 _US = 1000
 
@@ -22,6 +22,7 @@ class PostgresBase(Driver):
     """Statements on the tables of queues, which are made when they are first needed."""
 
     keeps_payloads: ClassVar[bool] = True
+    can_count: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
@@ -44,8 +45,15 @@ class PostgresBase(Driver):
     def _sql(self, queue: str) -> Statements:
         statements = self._statements.get(queue)
         if statements is None:
-            statements = self._statements[queue] = Statements.of(queue)
+            statements = self._statements[queue] = Statements.of(queue, self.counts_in if self.counts(queue) else None)
         return statements
+
+    def _filled(self, statement: str, queue: str) -> str:
+        """A statement with the names of a queue."""
+        return for_queue(statement, queue, self.counts_in if self.counts(queue) else None)
+
+    def check_queue(self, queue: str) -> None:
+        table_of(queue)
 
     def _floor(self, queue: str) -> Floor:
         return self._floors.setdefault(queue, Floor())
@@ -64,6 +72,9 @@ class PostgresBase(Driver):
         was_known = queue in self._known
         if not was_known and not self._find_table(queue, is_push):
             return []
+        # Before the statement, never after it: whoever is cancelled here has not been given any jobs.
+        if self.counts(queue):
+            self._pool.make_countable()
         try:
             return self._pool.run(statement, *values, is_once=is_once, undo=undo)
         except StoreError as problem:

@@ -6,7 +6,7 @@ from penstock.job import StoredJob
 from penstock.queues.blocking.postgres_base import PostgresBase
 from penstock.queues.blocking.postgres_client import code_of
 from penstock.queues.blocking.postgres_link import Rows
-from penstock.queues.postgres.side_tables import ack_claim, claim, claim_again, nack_claim
+from penstock.queues.postgres.side_tables import ACK_CLAIM, CLAIM, CLAIM_AGAIN, NACK_CLAIM
 
 CLAIMS = "penstock_claims"
 IS_TAKEN = "23505"  # PostgreSQL's code for a second row under one key
@@ -17,7 +17,7 @@ class PostgresClaims(PostgresBase):
 
     def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
         self._pool.make_sure(CLAIMS)
-        statement = claim(self._sql(queue).table)
+        statement = self._filled(CLAIM, queue)
         try:
             rows = self._run(queue, statement, self._shift, queue, key, str(count), str(lease_ms))
         except StoreError as problem:
@@ -31,18 +31,18 @@ class PostgresClaims(PostgresBase):
 
     def _again(self, queue: str, key: str, lease_ms: int) -> Rows:
         self._pool.make_sure(CLAIMS)
-        return self._run(queue, claim_again(self._sql(queue).table), self._shift, queue, key, str(lease_ms))
+        return self._run(queue, self._filled(CLAIM_AGAIN, queue), self._shift, queue, key, str(lease_ms))
 
     def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
         return len(self._again(queue, key, lease_ms))
 
     def ack_claim(self, queue: str, key: str) -> int:
         self._pool.make_sure(CLAIMS)
-        return self._count(self._run(queue, ack_claim(self._sql(queue).table), queue, key))
+        return self._count(self._run(queue, self._filled(ACK_CLAIM, queue), queue, key))
 
     def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
         self._pool.make_sure(CLAIMS)
-        statement = nack_claim(self._sql(queue).table)
+        statement = self._filled(NACK_CLAIM, queue)
         return self._count(self._run(queue, statement, self._shift, queue, key, str(delay_ms)))
 
     @staticmethod

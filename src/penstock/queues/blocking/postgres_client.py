@@ -12,8 +12,10 @@ there are settings, prepared statements and LISTEN.
 """
 
 import os
+import random
 import select
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -21,11 +23,20 @@ from psycopg import RawCursor
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ConnStatus, TransactionStatus
 
-from penstock.errors import BadUrl, CallerError, StoreError
+from penstock.errors import BadUrl, CallerError, PenstockError, StoreError
 from penstock.queues.blocking.postgres_link import INTERRUPTED, Gate, Link, Rows, Undo
 from penstock.queues.options import Address
 from penstock.queues.postgres.problems import COLLISIONS, MADE_BY_OTHERS, NO_TABLE, failed, failed_connect
-from penstock.queues.postgres.side_tables import CREATION, IS_THERE, LOCK, SHIFT
+from penstock.queues.postgres.side_tables import (
+    CREATION,
+    DELTAS,
+    FOLD,
+    FOLD_EVERY,
+    FOLD_ROWS_MAX,
+    IS_THERE,
+    LOCK,
+    SHIFT,
+)
 from penstock.queues.postgres.statements import PREPARE
 
 CONNECTIONS = 8
@@ -101,6 +112,8 @@ class Pool:
         self._gate = Gate(self._limit)
         self._pid = os.getpid()
         self._made: set[str] = set()
+        # The first time comes by chance, so that what many short-lived processes counted is folded, too.
+        self._to_fold = random.randint(1, FOLD_EVERY)
 
     def open(self) -> None:
         """See whether the server is there."""
@@ -211,13 +224,24 @@ class Pool:
         for table in made:
             self.make_sure(table)
 
-    def run_beside(self, table: str, statement: str, *values: str | None) -> Rows:
+    def make_countable(self) -> None:
+        """See that there is a table for what the next statement counts, and fold it now and then."""
+        if DELTAS not in self._made:
+            self.make_sure("penstock_queues")
+            self.make_sure(DELTAS)
+        self._to_fold -= 1
+        if self._to_fold <= 0:
+            self._to_fold = FOLD_EVERY
+            with suppress(PenstockError):
+                self.run(FOLD, str(FOLD_ROWS_MAX))
+
+    def run_beside(self, table: str, statement: str, *values: str | None, is_once: bool = False) -> Rows:
         """Do a statement on a table of ours, which is made if it isn't there, or no longer."""
         self.make_sure(table)
         try:
-            return self.run(statement, *values)
+            return self.run(statement, *values, is_once=is_once)
         except StoreError as problem:
             if code_of(problem) != NO_TABLE:
                 raise
         self.look_again()
-        return self.run(statement, *values)
+        return self.run(statement, *values, is_once=is_once)

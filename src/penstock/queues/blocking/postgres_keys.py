@@ -23,9 +23,9 @@ from penstock.queues.postgres.side_tables import (
     IS_THERE,
     RETAKE,
     TIDY,
+    UNIQUE_PUSH,
     missed_ends,
     trigger,
-    unique_push,
 )
 
 UNIQUE = "penstock_unique"
@@ -60,6 +60,8 @@ class PostgresKeys(PostgresBase):
             raise CallerError("the connection of the push is closed, and nothing was done: give one that is open")
         if queue not in self._known:
             self._find_table(queue, True)  # on a connection of ours: it stays, whatever becomes of the caller's
+        if self.counts(queue):
+            self._pool.make_countable()
 
         def run(statement: str, *values: str | None) -> Rows:
             cursor = RawCursor(connection, row_factory=tuple_row)
@@ -107,7 +109,7 @@ class PostgresKeys(PostgresBase):
 
     def _ask_for_keys(self, run: Run, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
         records = batch([job.prepared for job in jobs])
-        rows = run(unique_push(self._sql(queue).table), self._shift, records, channel, queue)
+        rows = run(self._filled(UNIQUE_PUSH, queue), self._shift, records, channel, queue)
         return [row[0] for row in rows]
 
     def _make_trigger(self, queue: str) -> None:

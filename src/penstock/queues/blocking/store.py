@@ -14,7 +14,7 @@ from penstock.queues.blocking.once import Once
 from penstock.queues.blocking.queue import Queue
 from penstock.queues.blocking.signals.base import Signal
 from penstock.queues.blocking.signals.local import LocalSignal
-from penstock.queues.blocking.stats.base import Stats
+from penstock.queues.blocking.stats.base import Stats, shown
 from penstock.queues.blocking.stats.memory import MemoryStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter
@@ -56,7 +56,7 @@ class Services:
         else:
             self.stats, self.stats_are_own = _stats_of(driver, namespace, stats)
             self._made.append(self.stats)
-            self.counting = Counting(self.stats)
+            self.counting = Counting(self.stats, driver.counts)
 
     def _open(self) -> None:
         opened: list[Signal | Stats] = []
@@ -113,7 +113,9 @@ class Store:
         self._own_services: dict[str, Services] = {}  # of queues that have their own, by name
         self.signal, self.signals_itself = self._services.signal, self._services.signals_itself
         self.stats, self.stats_are_own = self._services.stats, self._services.stats_are_own
-        self.counting = self._services.counting or Counting(self.stats)
+        if self.stats_are_own and driver.can_count:
+            driver.counts_in = self.namespace
+        self.counting = self._services.counting or Counting(self.stats, driver.counts)
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
@@ -233,6 +235,11 @@ class Store:
         """The queue of dead letters."""
         return self.queue((self.options.dead_letter or DeadLetter()).queue)
 
+    def exists(self) -> bool:
+        """Whether there is something behind the URL: False for an SQLite file or directory that nobody has made yet."""
+        self.check_open()
+        return self.driver.exists()
+
     def queues(self) -> list[str]:
         """The names of all queues that have jobs, or that somebody made known in this namespace."""
         self.check_open()
@@ -251,7 +258,7 @@ class Store:
             stats = self._services_of(name).stats
             found[name] = {
                 "options": stats.options(name),
-                "counters": stats.counters(name),
+                "counters": shown(stats.counters(name)),
                 "paused": self.paused(name),
             }
         return found

@@ -6,6 +6,7 @@ from typing import Any
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 
 Page = tuple[list[StoredJob], str | None]
+FIND_BATCH = 1000  # reserved jobs that are looked at in one go to find one
 
 
 class Engine:

@@ -29,7 +29,7 @@ A call is a transaction. What it costs doesn't depend on how many jobs there are
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from penstock.errors import BadPayload, CallerError
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues.engines.base import Engine, Page
 from penstock.queues.engines.sqlite_file import SqliteFile
+from penstock.queues.engines.sqlite_stats import ADD
 
 BODY_BYTES_MAX = 256 * 1024 * 1024  # SQLite takes a thousand million, but a job has to fit into memory a few times
 
@@ -76,8 +77,10 @@ _QUEUES = (
 class SqliteEngine(Engine):
     """Queues of one file."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, counts_in: Callable[[str], str | None] = lambda queue: None) -> None:
+        """`counts_in` is the namespace that a queue's counters are in; None if they are kept elsewhere."""
         self.file = file
+        self._counts_in = counts_in
 
     def open(self) -> None:
         self.file.open()
@@ -97,15 +100,33 @@ class SqliteEngine(Engine):
 
     def push(self, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
         with self.file.writing() as connection:
-            return _push(connection.cursor(), queue, jobs, now_ms)
+            return self._push(connection.cursor(), queue, jobs, now_ms)
 
     def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob], now_ms: int) -> list[str]:
         if not isinstance(connection, sqlite3.Connection):
             raise CallerError(f"connection is a {type(connection).__name__}, not an sqlite3.Connection")
+        if not self.file.openings:  # else there is nothing to make, and the lock need not be waited for
+            self.file.make()
         with self.file.explained():
             cursor = connection.cursor()
             cursor.row_factory = None  # the caller's own may make anything of a row
-            return _push(cursor, queue, jobs, now_ms, f'"{self._schema(cursor)}".')
+            return self._push(cursor, queue, jobs, now_ms, f'"{self._schema(cursor)}".')
+
+    def _push(
+        self, cursor: sqlite3.Cursor, queue: str, jobs: Sequence[NewJob], now_ms: int, schema: str = ""
+    ) -> list[str]:
+        ids = _push(cursor, queue, jobs, now_ms, schema)
+        added = sum(job_id == job.id for job_id, job in zip(ids, jobs, strict=True))
+        self._count(cursor, queue, "put", added, schema)
+        return ids
+
+    def _count(
+        self, cursor: sqlite3.Cursor | sqlite3.Connection, queue: str, counter: str, much: int, schema: str = ""
+    ) -> None:
+        """Add to a counter, in the transaction of what it counts."""
+        namespace = self._counts_in(queue)
+        if much and namespace is not None:
+            cursor.execute(ADD.format(schema), (namespace, queue, counter, much))
 
     def _schema(self, cursor: sqlite3.Cursor) -> str:
         """As what the caller's connection has this store's file open."""
@@ -124,6 +145,7 @@ class SqliteEngine(Engine):
             rows = connection.execute(_READY, (queue, now_ms, count)).fetchall()
             connection.executemany("DELETE FROM penstock_jobs WHERE number = ?", [(row[_NUMBER],) for row in rows])
             _end_keys(connection, queue, (row[_UNIQUE_KEY] for row in rows), now_ms)
+            self._count(connection, queue, "get", len(rows))
         return [_popped(row) for row in rows]
 
     def _is_any_ready(self, queue: str, now_ms: int) -> bool:
@@ -139,19 +161,23 @@ class SqliteEngine(Engine):
                     key = _take_back_key(connection, queue, key, job.id)
                 values = (queue, job.id, row[_MATURE], job.tries, row[_CREATED], key, row[_HEADERS], row[_BODY])
                 connection.execute(_INSERT.format(""), values)
+            self._count(connection, queue, "get", -len(jobs))
 
     def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
         if not self._is_any_ready(queue, now_ms):
             return []
         with self.file.writing() as connection:
-            return _reserve(connection, queue, count, now_ms, now_ms + lease_ms)
+            jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms)
+            self._count(connection, queue, "reserve", len(jobs))
+        return jobs
 
     def release(self, queue: str, leases: Sequence[Lease], now_ms: int) -> None:
         with self.file.writing() as connection:
-            connection.executemany(
+            released = connection.executemany(
                 f"UPDATE penstock_jobs SET token = NULL, claim = NULL, mature = ? WHERE {_LEASED}",
                 [(now_ms, queue, lease.id, _number(lease.token)) for lease in leases],
             )
+            self._count(connection, queue, "reserve", -released.rowcount)
 
     def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
         ended = []
@@ -166,6 +192,7 @@ class SqliteEngine(Engine):
                 if row is not None:
                     keys.append(row[0])
             _end_keys(connection, queue, keys, now_ms)
+            self._count(connection, queue, "commit", len(keys))
         return ended
 
     def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], now_ms: int) -> list[bool]:
@@ -173,10 +200,12 @@ class SqliteEngine(Engine):
             f"UPDATE penstock_jobs SET token = NULL, claim = NULL, tries = tries + 1, mature = ? WHERE {_LEASED}"
         )
         with self.file.writing() as connection:
-            return [
+            done = [
                 connection.execute(statement, (now_ms + delay_ms, queue, lease.id, _number(lease.token))).rowcount > 0
                 for lease, delay_ms in zip(leases, delays_ms, strict=True)
             ]
+            self._count(connection, queue, "rollback", sum(done))
+        return done
 
     def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
         statement = f"UPDATE penstock_jobs SET mature = ?, token = ? WHERE {_LEASED}"
@@ -188,7 +217,7 @@ class SqliteEngine(Engine):
                 tokens.append(str(token) if connection.execute(statement, values).rowcount else None)
         return tokens
 
-    def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int) -> list[bool]:
+    def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int, counter: str | None = None) -> list[bool]:
         statement = "DELETE FROM penstock_jobs WHERE queue = ? AND id = ? AND token IS ? RETURNING unique_key"
         moved: list[NewJob] = []
         done = []
@@ -202,7 +231,9 @@ class SqliteEngine(Engine):
                     keys.append(row[0])
                     moved.append(job)
             _end_keys(connection, queue, keys, now_ms)
-            _push(connection.cursor(), to, moved, now_ms)
+            if counter is not None:
+                self._count(connection, queue, counter, len(moved))
+            self._push(connection.cursor(), to, moved, now_ms)
         return done
 
     def remove(self, queue: str, ids: Sequence[str], now_ms: int) -> list[bool]:
@@ -272,6 +303,7 @@ class SqliteEngine(Engine):
             jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms, key)
             if jobs:
                 connection.execute("INSERT INTO penstock_claims (queue, claim) VALUES (?, ?)", (queue, key))
+            self._count(connection, queue, "reserve", len(jobs))
             return jobs
 
     @staticmethod
@@ -290,6 +322,7 @@ class SqliteEngine(Engine):
                 "DELETE FROM penstock_jobs WHERE queue = ? AND claim = ? RETURNING unique_key", (queue, key)
             ).fetchall()
             _end_keys(connection, queue, (row[0] for row in rows), now_ms)
+            self._count(connection, queue, "commit", len(rows))
         return len(rows)
 
     def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
@@ -299,7 +332,9 @@ class SqliteEngine(Engine):
         )
         with self.file.writing() as connection:
             connection.execute("DELETE FROM penstock_claims WHERE queue = ? AND claim = ?", (queue, key))
-            return connection.execute(statement, (now_ms + delay_ms, queue, key)).rowcount
+            given = connection.execute(statement, (now_ms + delay_ms, queue, key)).rowcount
+            self._count(connection, queue, "rollback", given)
+        return given
 
 
 def _push(cursor: sqlite3.Cursor, queue: str, jobs: Iterable[NewJob], now_ms: int, schema: str = "") -> list[str]:

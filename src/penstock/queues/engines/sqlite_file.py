@@ -11,7 +11,9 @@ Rules that hold here:
 3. A connection must not go through fork: SQLite's locks belong to a process, and the child would believe to hold them.
    It is closed before Python forks, and opened again by whoever needs it, in the parent and in the child.
 4. Threads may share it: one call at a time.
-5. A file that somebody has removed or replaced is noticed, before each change and now and then by who only reads. The
+5. The file is made by the first change. Until then it is read as an empty one: who looks at a wrong path leaves nothing
+   there.
+6. A file that somebody has removed or replaced is noticed, before each change and now and then by who only reads. The
    call fails with ConnectionLost, nothing is done, and the next one opens what is there by then.
 """
 
@@ -114,23 +116,36 @@ class SqliteFile:
         self._sync = SYNC[sync]
         self._lock_s = lock_s
         self._connection: sqlite3.Connection | None = None
+        self._nothing: sqlite3.Connection | None = None  # what is read while there is no file
         self._is_open = False
         self.openings = 0  # how often a connection was made
         self._opened: tuple[Path, int, int] | None = None  # what the connection is to: path, device and inode
         self._look_s = 0.0  # when to look at the path again
 
     def open(self) -> None:
-        """Make sure that the file is there, with its tables."""
+        """See whether the file can be used, or made."""
         if sqlite3.sqlite_version_info < SQLITE_OLDEST:
             raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Penstock needs 3.35 or later")
         with self.lock:
             self._is_open = True
             _forks.files.add(self)
             try:
-                self.connection()
+                if self.exists():
+                    self.connection()
+                elif not os.access(self.path.parent, os.W_OK | os.X_OK):
+                    raise StoreError(f"{self.path}: {ADVICE[sqlite3.SQLITE_CANTOPEN]}")
             except BaseException:
                 self.close()
                 raise
+
+    def exists(self) -> bool:
+        """Whether somebody has made the file."""
+        return self.path.exists()
+
+    def make(self) -> None:
+        """Make sure that the file is there, with its tables."""
+        with self.lock:
+            self.connection()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -144,24 +159,36 @@ class SqliteFile:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        if self._nothing is not None:
+            self._nothing.close()
+            self._nothing = None
 
     def start_anew(self) -> list[sqlite3.Connection]:
         """In a forked child: forget the lock and the connection; gives the latter, if there is one."""
         connection, self._connection = self._connection, None
+        self._nothing = None
         self.lock = threading.RLock()
         return [] if connection is None else [connection]
 
-    def connection(self) -> sqlite3.Connection:
-        """The connection; the caller has the lock."""
+    def connection(self, to_read: bool = False) -> sqlite3.Connection:
+        """The connection; the caller has the lock. To read, one to an empty database will do while there is no file."""
         if self._connection is not None and time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + PLACE_S
             self._check_place()
         if self._connection is None:
             if not self._is_open:
                 raise CallerError(f"{self.path} is not open")
+            if to_read and not self.exists():
+                return self._empty()
             with self.explained():
                 self._connection = self._patiently(self._connect)
         return self._connection
+
+    def _empty(self) -> sqlite3.Connection:
+        if self._nothing is None:
+            self._nothing = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._nothing.executescript(TABLES)
+        return self._nothing
 
     def _check_place(self) -> None:
         """Raise ConnectionLost if the file that is open is no longer what the path leads to."""
@@ -183,7 +210,7 @@ class SqliteFile:
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         """Try again while others have the lock."""
-        tries = 0
+        pause_s = LOOK_S
         began = time.monotonic()
         while True:
             try:
@@ -193,8 +220,8 @@ class SqliteFile:
                 if not is_busy or time.monotonic() - began >= self._lock_s:
                     raise
                 # Those who wait should not all look at the same moment.
-                time.sleep(min(LOOK_S_MAX, LOOK_S * 1.2**tries) * (0.5 + random.random()))
-                tries += 1
+                time.sleep(pause_s * (0.5 + random.random()))
+                pause_s = min(1.2 * pause_s, LOOK_S_MAX)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -247,7 +274,7 @@ class SqliteFile:
     def read(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """The rows of a statement that changes nothing. It waits for nobody but who repairs the file after a crash."""
         with self.lock, self.explained():
-            connection = self.connection()
+            connection = self.connection(to_read=True)
             return self._patiently(lambda: connection.execute(statement, values).fetchall())
 
     @contextmanager

@@ -7,8 +7,9 @@ from penstock.codec import from_json, to_json
 from penstock.queues.engines.base import Statistics
 from penstock.queues.engines.sqlite_file import SqliteFile
 
-_ADD = (
-    "INSERT INTO penstock_counters (namespace, queue, counter, value) VALUES (?, ?, ?, ?)"
+# In the schema that a caller's connection has the file as, or in the file itself.
+ADD = (
+    "INSERT INTO {}penstock_counters (namespace, queue, counter, value) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (namespace, queue, counter) DO UPDATE SET value = value + excluded.value"
 )
 _REGISTER = (
@@ -37,7 +38,7 @@ class SqliteStatistics(Statistics):
             if much
         ]
         with self._file.writing() as connection:
-            connection.executemany(_ADD, rows)
+            connection.executemany(ADD.format(""), rows)
 
     def counters(self, queue: str) -> dict[str, int]:
         statement = f"SELECT counter, value FROM penstock_counters {_ONE}"

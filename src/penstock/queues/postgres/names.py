@@ -24,6 +24,12 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    """A text as SQL takes it, whatever is in it and however the server reads backslashes."""
+    check_zero_bytes(text)
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
 def check_zero_bytes(queue: str) -> None:
     """Refuse a name that can't be in any text of PostgreSQL."""
     if "\0" in queue:

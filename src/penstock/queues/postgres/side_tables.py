@@ -3,7 +3,8 @@
 | table | columns | what for |
 |---|---|---|
 | `penstock_queues` | namespace, queue (key); options jsonb; paused boolean | which queues there are, and their pauses |
-| `penstock_counters` | namespace, queue, counter (key); value bigint | Keuss' counters |
+| `penstock_counters` | namespace, queue, counter (key); value bigint | Keuss' counters, as they were folded last |
+| `penstock_counter_deltas` | namespace, queue, counter, value (no key) | what was counted since |
 | `penstock_claims` | queue, key (key); ids text[]; reserved timestamptz | the jobs leased under a key |
 | `penstock_unique` | queue, key (key); id text; keep_ms bigint; free_at timestamptz | which job has a unique key |
 
@@ -15,12 +16,20 @@ exact whoever ends the job, Keuss included. It is made when a queue gets its fir
 make triggers on the table (its owner has it). Without the trigger, a job's end counts from when somebody first asks
 for its key again.
 
+A counter is the sum of its row in `penstock_counters` and of its rows in `penstock_counter_deltas`. Statements only
+insert into the latter, so nobody waits for another's counter, also not for a transaction that a caller keeps open; what
+is rolled back was not counted. Now and then one client folds: it takes the rows out and adds them up, in one statement,
+so that a counter never changes by it.
+
 Tables are made in the first schema of the search path, when they are first needed.
 """
 
-from penstock.queues.postgres.statements import MS, NOW, insertion, told, us
+from penstock.queues.postgres.statements import MS, NOW, counted, insertion, told, us
 
 TRIGGER = "penstock_ended"
+DELTAS = "penstock_counter_deltas"
+FOLD_EVERY = 1000  # statements of a client that count: a fold of that many rows takes a few milliseconds
+FOLD_ROWS_MAX = 20_000  # of one fold, so that it stays short after many processes that never folded
 KEPT_S = 60  # keys that are free stay for so long, lest one be missed by a pop that is undone
 
 # What is made for each part, as one transaction. `{schema}` is the schema that it is made in.
@@ -32,6 +41,10 @@ CREATE TABLE IF NOT EXISTS penstock_queues (
 CREATE TABLE IF NOT EXISTS penstock_counters (
     namespace text, queue text, counter text, value bigint NOT NULL,
     PRIMARY KEY (namespace, queue, counter)) WITH (fillfactor = 50)""",
+    "penstock_counter_deltas": """
+CREATE TABLE IF NOT EXISTS penstock_counter_deltas (
+    namespace text NOT NULL, queue text NOT NULL, counter text NOT NULL, value bigint NOT NULL)
+    WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)""",
     "penstock_claims": """
 CREATE TABLE IF NOT EXISTS penstock_claims (
     queue text, key text, ids text[] NOT NULL, reserved timestamptz NOT NULL,
@@ -75,10 +88,25 @@ FOR EACH STATEMENT EXECUTE FUNCTION {TRIGGER}()"""
 
 # Counters and pauses. $1 is the namespace, $2 the queue, or a batch.
 COUNT = """
+INSERT INTO penstock_counter_deltas (namespace, queue, counter, value)
+SELECT $1, q, c, v FROM json_to_recordset($2::json) AS given (q text, c text, v int8)"""
+COUNTERS = """
+SELECT counter, sum(value)::int8 FROM (
+    SELECT counter, value FROM penstock_counters WHERE namespace = $1 AND queue = $2
+    UNION ALL SELECT counter, value FROM penstock_counter_deltas WHERE namespace = $1 AND queue = $2
+) AS counted GROUP BY counter"""
+# One client folds at a time, at most $1 rows.
+FOLD = """
+WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(hashtext('penstock_counter_deltas')) AS is_mine),
+gone AS (
+    DELETE FROM penstock_counter_deltas WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM penstock_counter_deltas WHERE (SELECT is_mine FROM turn)
+        LIMIT $1::int8 FOR UPDATE SKIP LOCKED))
+    RETURNING namespace, queue, counter, value
+)
 INSERT INTO penstock_counters (namespace, queue, counter, value)
-SELECT $1, q, c, v FROM json_to_recordset($2::json) AS given (q text, c text, v int8)
+SELECT namespace, queue, counter, sum(value)::int8 FROM gone GROUP BY namespace, queue, counter
 ON CONFLICT (namespace, queue, counter) DO UPDATE SET value = penstock_counters.value + excluded.value"""
-COUNTERS = "SELECT counter, value FROM penstock_counters WHERE namespace = $1 AND queue = $2"
 REGISTER = """
 INSERT INTO penstock_queues (namespace, queue, options) VALUES ($1, $2, $3::jsonb)
 ON CONFLICT (namespace, queue) DO UPDATE SET options = excluded.options WHERE excluded.options <> '{}'"""
@@ -95,7 +123,7 @@ _IS_FREE = f"held.free_at <= {NOW}"
 _UNIQUE_FIELDS = "i text, p jsonb, u int8, d int8, t int4, k text, f int8"
 
 
-def unique_push(table: str) -> str:
+def _unique_push() -> str:
     """Stores records whose key is free, and those without a key; gives the id that each has, or that has its key.
 
     $2 records, $3 the channel. Keys are gone through in their order, so that two that push the same ones never wait for
@@ -116,8 +144,11 @@ WITH given AS MATERIALIZED (
         keep_ms = CASE WHEN {_IS_FREE} THEN excluded.keep_ms ELSE held.keep_ms END,
         free_at = CASE WHEN {_IS_FREE} THEN NULL ELSE held.free_at END
     RETURNING key, id
-), stored AS ({insertion(table, chosen)})
+), stored AS ({insertion("{table}", chosen)}){counted("put", "stored")}
 SELECT coalesce(id, i), {told("stored")} FROM given LEFT JOIN owners ON key = k ORDER BY place"""
+
+
+UNIQUE_PUSH = _unique_push()
 
 
 def missed_ends(table: str) -> str:
@@ -156,48 +187,40 @@ _HELD = "unnest(claim.ids) WITH ORDINALITY AS held (id, place)"
 _IS_HELD = "job._id = held.id AND job.reserved = claim.reserved"
 
 
-def claim(table: str) -> str:
-    """Reserves up to $4 jobs for $5 ms under a key that is new; the last row only tells whether the key is known."""
-    return f"""
+# Reserves up to $4 jobs for $5 ms under a key that is new; the last row only tells whether the key is known.
+CLAIM = f"""
 WITH known AS MATERIALIZED (SELECT FROM penstock_claims WHERE queue = $2 AND key = $3),
 picked AS MATERIALIZED (
-    SELECT ctid AS place, mature FROM {table}
+    SELECT ctid AS place, mature FROM {{table}}
     WHERE NOT EXISTS (SELECT FROM known) AND mature <= {NOW}
     ORDER BY mature LIMIT $4::int8 FOR UPDATE SKIP LOCKED
 ), leased AS (
-    UPDATE {table} AS job SET tries = job.tries + 1, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
+    UPDATE {{table}} AS job SET tries = job.tries + 1, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
     FROM picked WHERE job.ctid = picked.place
     RETURNING {_JOB}, {us("picked.mature")} AS before
 ), kept AS (
     INSERT INTO penstock_claims (queue, key, ids, reserved)
     SELECT $2, $3, array_agg(_id ORDER BY before, _id COLLATE "C"), {NOW} FROM leased HAVING count(*) > 0
-)
+){counted("reserve", "leased")}
 SELECT leased.*, NULL::boolean FROM leased
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, EXISTS (SELECT FROM known)"""
-
-
-def claim_again(table: str) -> str:
-    """Leases the jobs that a key still has for $4 ms from now; gives them, each with its place."""
-    return f"""
-UPDATE {table} AS job SET mature = {NOW} + $4::int8 * {MS}
+# Leases the jobs that a key still has for $4 ms from now; gives them, each with its place.
+CLAIM_AGAIN = f"""
+UPDATE {{table}} AS job SET mature = {NOW} + $4::int8 * {MS}
 FROM penstock_claims AS claim, {_HELD} WHERE claim.queue = $2 AND claim.key = $3 AND {_IS_HELD}
 RETURNING {_JOB}, {us("job.reserved")}, held.place"""
-
-
-def ack_claim(table: str) -> str:
-    """Ends a key and its jobs; gives how many. $1 is the queue, $2 the key."""
-    return f"""
+# Ends a key and its jobs; gives how many. $1 is the queue, $2 the key.
+ACK_CLAIM = f"""
 WITH claim AS (DELETE FROM penstock_claims WHERE queue = $1 AND key = $2 RETURNING *),
-gone AS (DELETE FROM {table} AS job USING claim, {_HELD} WHERE {_IS_HELD} RETURNING 1)
+gone AS (
+    DELETE FROM {{table}} AS job USING claim, {_HELD} WHERE {_IS_HELD} RETURNING 1
+){counted("commit", "gone")}
 SELECT count(*) FROM gone"""
-
-
-def nack_claim(table: str) -> str:
-    """Ends a key and gives its jobs back, ready in $4 ms; gives how many."""
-    return f"""
+# Ends a key and gives its jobs back, ready in $4 ms; gives how many.
+NACK_CLAIM = f"""
 WITH claim AS (DELETE FROM penstock_claims WHERE queue = $2 AND key = $3 RETURNING *),
 back AS (
-    UPDATE {table} AS job SET mature = {NOW} + $4::int8 * {MS}, reserved = NULL FROM claim, {_HELD} WHERE {_IS_HELD}
+    UPDATE {{table}} AS job SET mature = {NOW} + $4::int8 * {MS}, reserved = NULL FROM claim, {_HELD} WHERE {_IS_HELD}
     RETURNING 1
-)
+){counted("rollback", "back")}
 SELECT count(*) FROM back"""

@@ -24,15 +24,20 @@ Rules that hold in all of it:
 5. Rows are taken with SKIP LOCKED: consumers never wait for each other. They are looked up again by `ctid`, which can't
    change while they are locked.
 
+6. Counters are written by the statement that does what they count, as rows of `penstock_counter_deltas` (see
+   `side_tables`): nobody ever waits for another's counter. The namespace and the queue stand in the text.
+
 Every reserve moves a row in the index, so no update is heap-only, and entries that are dead pile up at the index's
 beginning until a vacuum: `floors` has what we do about it. Tables that we make are vacuumed more often than others.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from penstock.job import JobState
-from penstock.queues.postgres.names import quoted, table_of
+from penstock.queues.postgres.names import literal, quoted, table_of
 
 COLUMNS = {
     "_id": "character varying",
@@ -101,6 +106,40 @@ def told(rows: str, channel: str = "$3::text") -> str:
     return f"(SELECT pg_notify({channel}, {lowest}) WHERE {channel} IS NOT NULL AND EXISTS (SELECT FROM {rows}))"
 
 
+def counted(counter: str, rows: str, sign: str = "", name: str = "counted", queue: str = "{queue}") -> str:
+    """A part of a statement that counts the rows of another part. It is left out where others keep the counters."""
+    return f"""{{counting}}, {name} AS (
+    INSERT INTO penstock_counter_deltas (namespace, queue, counter, value)
+    SELECT {{namespace}}, {queue}, '{counter}', {sign}count(*) FROM {rows} HAVING count(*) > 0
+){{/counting}}"""
+
+
+_COUNTING = re.compile(r"\{counting\}(.*?)\{/counting\}", re.DOTALL)
+
+
+@lru_cache(1024)
+def for_queue(statement: str, queue: str, namespace: str | None, to: str | None = None) -> str:
+    """A statement with the names filled in: of a queue, of its target if it moves jobs, of the namespace if it counts.
+
+    In one pass, so that a name which looks like one of the places to fill is left alone.
+    """
+    if namespace is None:
+        statement = _COUNTING.sub("", statement)
+    names = {
+        "{table}": quoted(table_of(queue)),
+        "{queue}": literal(queue),
+        "{namespace}": literal(namespace or ""),
+        "{counting}": "",
+        "{/counting}": "",
+    }
+    if to is not None:
+        names |= {"{target}": quoted(table_of(to)), "{to}": literal(to)}
+    return _NAMES.sub(lambda found: names[found[0]], statement)
+
+
+_NAMES = re.compile(r"\{(?:table|queue|namespace|/?counting|target|to)\}")
+
+
 def creation(queue: str, index: str) -> str:
     """What makes a queue's table and its index, as one text: PostgreSQL does all of it, or nothing.
 
@@ -137,15 +176,16 @@ def insertion(table: str, rows: str) -> str:
 """
 
 
-def _taking(then: str) -> str:
+def _taking(counter: str, then: str) -> str:
     """Takes the ready jobs that matured first, from a floor on: $2 is how many, $3 the floor in microseconds."""
     return f"""
 WITH picked AS MATERIALIZED (
     SELECT ctid AS place, mature FROM {{table}}
     WHERE mature >= {at_us("$3::int8")} AND mature <= {NOW}
     ORDER BY mature LIMIT $2::int8 FOR UPDATE SKIP LOCKED
-)
-{then}"""
+), taken AS ({then}
+){counted(counter, "taken")}
+SELECT * FROM taken"""
 
 
 # Whether a lease still holds. Not with `=`: jobs that were reserved together mature together, and PostgreSQL might take
@@ -158,37 +198,54 @@ _IS_RESERVED = f"(mature > {NOW} AND reserved IS NOT NULL)"
 _TEXTS = {
     # $2 records, $3 the channel, which may be null.
     "push": f"""
-WITH stored AS ({insertion("{table}", f"{_GIVEN} ({_FIELDS})")})
+WITH stored AS ({insertion("{table}", f"{_GIVEN} ({_FIELDS})")}){counted("put", "stored")}
 SELECT {told("stored")}""",
     # $1 records, as they were.
     "put_back": f"""
-INSERT INTO {{table}} (_id, _pl, mature, tries)
-SELECT i, p, {at_us("u")}, t FROM json_to_recordset($1::json) AS given (i text, p jsonb, u int8, t int4)
-ON CONFLICT (_id) DO NOTHING""",
-    "pop": _taking(f"""
+WITH back AS (
+    INSERT INTO {{table}} (_id, _pl, mature, tries)
+    SELECT i, p, {at_us("u")}, t FROM json_to_recordset($1::json) AS given (i text, p jsonb, u int8, t int4)
+    ON CONFLICT (_id) DO NOTHING
+    RETURNING 1
+){counted("get", "back", "-")}
+SELECT count(*) FROM back""",
+    "pop": _taking(
+        "get",
+        f"""
 DELETE FROM {{table}} AS job USING picked WHERE job.ctid = picked.place
-RETURNING job._id, job._pl::text, job.tries, {us("job.mature")}"""),
+RETURNING job._id, job._pl::text, job.tries, {us("job.mature")} AS mature""",
+    ),
     # $4 is the lease in milliseconds.
-    "reserve": _taking(f"""
+    "reserve": _taking(
+        "reserve",
+        f"""
 UPDATE {{table}} AS job
 SET tries = job.tries + 1, mature = {NOW} + $4::int8 * {MS}, reserved = {NOW}
 FROM picked WHERE job.ctid = picked.place
-RETURNING job._id, job._pl::text, job.tries, {us("job.mature")}, {us("picked.mature")}"""),
+RETURNING job._id, job._pl::text, job.tries, {us("job.mature")} AS mature, {us("picked.mature")} AS before""",
+    ),
     "release": f"""
-UPDATE {{table}} AS job SET tries = job.tries - 1, mature = {at_us("given.b")}, reserved = NULL
-FROM json_to_recordset($1::json) AS given (i text, m int8, n int4, b int8)
-WHERE {_LEASED}""",
+WITH back AS (
+    UPDATE {{table}} AS job SET tries = job.tries - 1, mature = {at_us("given.b")}, reserved = NULL
+    FROM json_to_recordset($1::json) AS given (i text, m int8, n int4, b int8)
+    WHERE {_LEASED}
+    RETURNING 1
+){counted("reserve", "back", "-")}
+SELECT count(*) FROM back""",
     "ack": f"""
-DELETE FROM {{table}} AS job USING json_to_recordset($1::json) AS given (i text, m int8, n int4)
-WHERE {_LEASED}
-RETURNING job._id""",
+WITH gone AS (
+    DELETE FROM {{table}} AS job USING json_to_recordset($1::json) AS given (i text, m int8, n int4)
+    WHERE {_LEASED}
+    RETURNING job._id
+){counted("commit", "gone")}
+SELECT _id FROM gone""",
     # $2 leases, $3 the channel.
     "nack": f"""
 WITH back AS (
     UPDATE {{table}} AS job SET mature = {NOW} + given.d * {MS}, reserved = NULL
     FROM {_GIVEN} (i text, m int8, n int4, d int8) WHERE {_LEASED}
     RETURNING job._id, job.mature
-)
+){counted("rollback", "back")}
 SELECT _id, {told("back")} FROM back""",
     "extend": f"""
 UPDATE {{table}} AS job SET mature = {NOW} + given.d * {MS}
@@ -219,6 +276,11 @@ _STATES = {
 }
 
 
+# $1 is the id of a job that was reserved.
+FIND = f"""
+SELECT _id, _pl::text, tries, {us("mature")}, {us("reserved")} FROM {{table}} WHERE _id = $1 AND reserved IS NOT NULL"""
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The SQL of one queue."""
@@ -238,10 +300,10 @@ class Statements:
     next_mature: str
 
     @classmethod
-    def of(cls, queue: str) -> "Statements":
-        """Those of a queue."""
-        table = quoted(table_of(queue))
-        return cls(table, *(_TEXTS[field.name].replace("{table}", table) for field in fields(cls)[1:]))
+    def of(cls, queue: str, namespace: str | None) -> "Statements":
+        """Those of a queue; they count in the namespace, if one is given."""
+        texts = (for_queue(_TEXTS[field.name], queue, namespace) for field in fields(cls)[1:])
+        return cls(quoted(table_of(queue)), *texts)
 
     def peek_at(self, state: JobState | None) -> str:
         """A look at jobs of a state, or of all."""
@@ -258,23 +320,26 @@ SELECT count(*), count(*) FILTER (WHERE mature <= {now}),
 FROM {self.table}"""
 
 
-def moving(source: str, target: str) -> str:
+def moving(counter: str | None, counts_put: bool) -> str:
     """Takes jobs out of a table and puts what they become into another: $2 records, $3 the channel.
 
-    A job that is already at its target is written over: it is the same job.
+    A job that is already at its target is written over: it is the same job. `counter` is that of the source, if it
+    counts; `counts_put` is whether the target does.
     """
+    given_up = "" if counter is None else counted(counter, "gone", name="given_up")
+    put = counted("put", "stored", queue="{to}") if counts_put else ""
     return f"""
 WITH gone AS (
-    DELETE FROM {source} AS job USING {_GIVEN} (o text, m int8, n int4, {_FIELDS})
+    DELETE FROM {{table}} AS job USING {_GIVEN} (o text, m int8, n int4, {_FIELDS})
     WHERE job._id = given.o AND CASE WHEN given.m IS NULL THEN job.reserved IS NULL ELSE {_HOLDS} END
     RETURNING given.o, given.i, given.p, given.u, given.d, given.t
 ), stored AS (
-    INSERT INTO {target} (_id, _pl, mature, tries)
+    INSERT INTO {{target}} (_id, _pl, mature, tries)
     SELECT i, p, {_MATURE}, coalesce(t, 0) FROM gone
     ON CONFLICT (_id) DO UPDATE
     SET _pl = excluded._pl, mature = excluded.mature, tries = excluded.tries, reserved = NULL
     RETURNING mature
-)
+){given_up}{put}
 SELECT o, {told("stored")} FROM gone"""
 
 

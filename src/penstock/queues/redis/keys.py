@@ -16,14 +16,16 @@
 | penstock:list:told:{LIST KEY}       | string     | ours  | the same; `told:QUEUE` if the name has a hash tag       |
 
 A Node peer never reads what is ours. In a Redis Cluster all keys of a call must lie in one slot, so the name of a queue
-of `redis+oq` needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same. A list is one key,
-and so may have a plain name.
+of `redis+oq` needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same. Only the default
+queue of dead letters is found under its plain name, too: there its keys are those of `{__deadletter__}`. A list is one
+key, and so may have a plain name.
 """
 
 import re
 from functools import lru_cache
 
 from penstock.errors import CallerError
+from penstock.queues.dead_letters import DEAD_LETTER_QUEUE
 
 OQ_INDEX = b"keuss:q:ordered_queue:index:"
 OQ_HASH = b"keuss:q:ordered_queue:hash:"
@@ -42,10 +44,11 @@ _GLOB = re.compile(rb"([*?\[\]\\])")
 
 
 @lru_cache(1024)
-def oq_keys(queue: str) -> tuple[bytes, ...]:
-    """The keys of one queue, in the order in which scripts want them."""
+def oq_keys(queue: str, stats: bytes | None) -> tuple[bytes, ...]:
+    """The keys of one queue, in the order in which scripts want them; `stats` is that of its counters, if any."""
     name = queue.encode()
-    return tuple(prefix + name for prefix in (OQ_INDEX, OQ_HASH, *_SIDES))
+    keys = tuple(prefix + name for prefix in (OQ_INDEX, OQ_HASH, *_SIDES))
+    return (*keys, keys[0] if stats is None else stats)
 
 
 def claim_key(queue: str, key: str) -> bytes:
@@ -54,11 +57,15 @@ def claim_key(queue: str, key: str) -> bytes:
     return b"penstock:oq:claim:%d:%b:%b" % (len(name), name, key.encode())
 
 
-def list_keys(queue: str) -> tuple[bytes, bytes]:
-    """The list, and the key that keeps signals apart. Both are in one slot of a Cluster: see `check_list_name`."""
+def list_keys(queue: str, stats: bytes | None) -> tuple[bytes, bytes, bytes]:
+    """The list, the key that keeps signals apart, and the counters, in the order in which scripts want them.
+
+    The first two are in one slot of a Cluster: see `check_list_name`.
+    """
     name = queue.encode()
     key = LIST + name
-    return key, b"penstock:list:told:" + (b"{%b}" % key if tag_of(queue) is None else name)
+    told = b"penstock:list:told:" + (b"{%b}" % key if tag_of(queue) is None else name)
+    return key, told, key if stats is None else stats
 
 
 def check_list_name(queue: str, where: str) -> None:
@@ -70,9 +77,24 @@ def check_list_name(queue: str, where: str) -> None:
         check_tag(queue, where)
 
 
-def tag_of(queue: str) -> bytes | None:
-    """What decides about a queue's slot in a Cluster: between the first brace and the next closing one."""
-    name = queue.encode()
+def stats_key(namespace: str, queue: str) -> bytes:
+    """The hash of a queue's statistics."""
+    return b"%b%b:%b" % (STATS, namespace.encode(), queue.encode())
+
+
+def name_in_cluster(queue: str) -> str:
+    """The name that a queue's keys have in a Cluster."""
+    return f"{{{queue}}}" if queue == DEAD_LETTER_QUEUE else queue
+
+
+def queue_in_cluster(name: str) -> str:
+    """The queue whose keys have a name in a Cluster."""
+    return DEAD_LETTER_QUEUE if name == name_in_cluster(DEAD_LETTER_QUEUE) else name
+
+
+def tag_of(key: str | bytes) -> bytes | None:
+    """What decides about the slot of a key or queue in a Cluster: between the first brace and the next closing one."""
+    name = key.encode() if isinstance(key, str) else key
     begin = name.find(b"{")
     found = _TAG.match(name, begin) if begin >= 0 else None
     return None if found is None else found[1]

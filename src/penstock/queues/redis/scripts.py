@@ -24,7 +24,7 @@ _PARTS = {
     "nack": ("queue", "leases", "nack"),
     "extend": ("queue", "leases", "extend"),
     "move": ("queue", "leases", "adding", "move"),
-    "check": ("queue", "leases", "check"),
+    "hold": ("queue", "leases", "hold"),
     "remove": ("queue", "remove"),
     "purge": ("queue", "looking", "purge"),
     "peek": ("queue", "looking", "peek"),
@@ -35,6 +35,8 @@ _PARTS = {
     "claim_lease": ("queue", "claims", "claim_lease"),
     "claim_end": ("queue", "claims", "claim_end"),
     "list_push": ("list_push",),
+    "list_pop": ("list_pop",),
+    "list_put_back": ("list_put_back",),
     "list_purge": ("list_purge",),
 }
 

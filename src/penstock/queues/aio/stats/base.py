@@ -1,16 +1,41 @@
 """Counters, the pause flag and the options of every queue in one namespace: also the directory of queues.
 
-Keuss' counters: put, get, reserve, commit, rollback, deadletter.
+Counters are stored under Keuss' names, so that Node and Python share them; people see the verbs of the API:
+
+| stored     | shown       | counts jobs that                                                            |
+|------------|-------------|-----------------------------------------------------------------------------|
+| put        | push        | came into the queue: pushed, given up elsewhere, or redriven                |
+| get        | pop         | were popped                                                                 |
+| reserve    | reserve     | were leased, each delivery once                                             |
+| commit     | ack         | were acknowledged                                                           |
+| rollback   | nack        | went back to the queue                                                      |
+| deadletter | dead_letter | went to the dead letters                                                    |
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-COUNTERS = ("put", "get", "reserve", "commit", "rollback", "deadletter")
+SHOWN = {
+    "put": "push",
+    "get": "pop",
+    "reserve": "reserve",
+    "commit": "ack",
+    "rollback": "nack",
+    "deadletter": "dead_letter",
+}
+COUNTERS = tuple(SHOWN)
+
+
+def shown(counters: Mapping[str, int]) -> dict[str, int]:
+    """Counters under the names that people see. Those that others have made keep their names."""
+    return {SHOWN.get(name, name): value for name, value in counters.items()}
 
 
 class Stats:
     """What every place for statistics can do."""
+
+    # The counters are in this process, so that `count` adds to them at once.
+    is_local: ClassVar[bool] = False
 
     async def open(self) -> None:
         """Connect."""
@@ -20,6 +45,10 @@ class Stats:
 
     async def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Add to counters: queue -> counter -> how much. One round trip for all of them."""
+        raise NotImplementedError
+
+    def count(self, queue: str, counter: str, much: int) -> None:
+        """Add to one counter; only for statistics of this process."""
         raise NotImplementedError
 
     async def counters(self, queue: str) -> dict[str, int]:

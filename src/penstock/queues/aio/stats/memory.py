@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.queues.aio.stats.base import COUNTERS, Stats
 from penstock.queues.shelf import Shelf, shelf
@@ -11,12 +11,19 @@ from penstock.queues.shelf import Shelf, shelf
 class MemoryStats(Stats):
     """Counters in a dict."""
 
+    is_local: ClassVar[bool] = True
+
     def __init__(self, place: str, namespace: str) -> None:
         self._shelf: Shelf = shelf(place, namespace)
 
     async def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         for queue, counters in counts.items():
-            self._shelf.counters.setdefault(queue, Counter()).update(counters)
+            for counter, much in counters.items():
+                self.count(queue, counter, much)
+
+    def count(self, queue: str, counter: str, much: int) -> None:
+        with self._shelf.lock:
+            self._shelf.counters.setdefault(queue, Counter())[counter] += much
 
     async def counters(self, queue: str) -> dict[str, int]:
         return {**dict.fromkeys(COUNTERS, 0), **self._shelf.counters.get(queue, {})}

@@ -1,12 +1,14 @@
-"""Statistics in PostgreSQL: the tables `penstock_queues` and `penstock_counters`, which are ours alone.
+"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas`, which are ours alone.
 
 See `penstock.queues.postgres.side_tables`. Keuss has no statistics there: to share them with Node, use those of Redis.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from penstock.codec import from_json, to_json
+from penstock.errors import OutcomeUnknown
 from penstock.queues.aio.postgres_client import Pool
 from penstock.queues.aio.postgres_link import Rows
 from penstock.queues.aio.stats.base import COUNTERS as NAMES
@@ -17,6 +19,7 @@ from penstock.queues.postgres.names import check_zero_bytes
 from penstock.queues.postgres.side_tables import (
     COUNT,
     COUNTERS,
+    DELTAS,
     OPTIONS,
     PAUSED,
     QUEUES,
@@ -42,17 +45,25 @@ class PostgresStats(Stats):
             await self._pool.close()
 
     async def _run(self, statement: str, *values: str) -> Rows:
-        for value in values[:1]:  # the queue, or JSON
+        for value in values[:1]:  # the queue
             check_zero_bytes(value)
         return await self._pool.run_beside("penstock_queues", statement, self._namespace, *values)
 
     async def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        # In one order, so that those who count at the same time never wait for each other in a circle.
-        counted = sorted((queue, name, much) for queue, counters in counts.items() for name, much in counters.items())
-        records = (f'{{"q":{to_json(queue)},"c":{to_json(name)},"v":{much}}}' for queue, name, much in counted)
-        await self._run(COUNT, batch(records))
+        for queue in counts:
+            check_zero_bytes(queue)
+        records = [
+            f'{{"q":{to_json(queue)},"c":{to_json(name)},"v":{much}}}'
+            for queue, counters in counts.items()
+            for name, much in counters.items()
+        ]
+        await self._pool.make_countable()
+        # Rather counted once too seldom than twice: the caller would add the same again.
+        with suppress(OutcomeUnknown):
+            await self._pool.run_beside(DELTAS, COUNT, self._namespace, batch(records), is_once=True)
 
     async def counters(self, queue: str) -> dict[str, int]:
+        await self._pool.make_countable()
         return {**dict.fromkeys(NAMES, 0), **dict(await self._run(COUNTERS, queue))}
 
     async def register(self, queue: str, options: Mapping[str, Any]) -> None:

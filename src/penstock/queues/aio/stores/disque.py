@@ -159,7 +159,9 @@ class DisqueDriver(DisqueMarks):
         await to_the_end(self.extend(queue, leases, [0] * len(leases)), lambda _: self.release(queue, leases))
         return found
 
-    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+    async def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
         leases = await self._hold(queue, [move.lease for move in moves])
         held = [at for at, lease in enumerate(leases) if lease is not None]
         if not held:

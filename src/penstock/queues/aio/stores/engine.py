@@ -73,7 +73,9 @@ class EngineDriver(Driver):
     async def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
         return await self.run(self.engine.extend, queue, leases, leases_ms, self._now())
 
-    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+    async def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
         return await self.run(self.engine.move, queue, to, moves, self._now())
 
     async def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:

@@ -22,6 +22,7 @@ from penstock.queues.aio.stores.engine import EngineDriver
 from penstock.queues.aio.threads import OneThread
 from penstock.queues.capabilities import Capability
 from penstock.queues.directories.ledger import Ledger
+from penstock.queues.directories.naming import directory_of
 from penstock.queues.engines.fsq import FsqEngine
 from penstock.queues.options import Address, Options
 
@@ -72,6 +73,12 @@ class FsqDriver(EngineDriver):
     def place(self) -> str:
         return f"fsq:{Path(self.engine.root).resolve()}"
 
+    async def exists(self) -> bool:
+        return await self.run(Path(self.engine.root).is_dir)
+
+    def check_queue(self, queue: str) -> None:
+        directory_of(queue)
+
     def own_signal(self) -> Signal | None:
         return DirectorySignal(self.engine, self.place)
 
@@ -100,8 +107,10 @@ class FsqDriver(EngineDriver):
         self._tell(channel, self._now())
         return done
 
-    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
-        moved = await super().move(queue, to, moves, channel)
+    async def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
+        moved = await super().move(queue, to, moves, channel, counter)
         self._tell(channel, self._now())
         return moved
 

@@ -6,6 +6,7 @@
 | their order | index `idx_"_k_tbl_QUEUE"_mature` on `mature` | `names` |
 | queues, options, pauses | table `penstock_queues`: namespace, queue, options, paused | `side_tables` |
 | counters | table `penstock_counters`: namespace, queue, counter, value | `side_tables` |
+| | table `penstock_counter_deltas`: the same, what was counted since | |
 | claims | table `penstock_claims`: queue, key, ids, reserved | `side_tables` |
 | unique keys | table `penstock_unique`: queue, key, id, keep_ms, free_at | `side_tables` |
 | | indexes `penstock_unique_id` and `penstock_unique_free_at` | |
@@ -43,10 +44,10 @@ from penstock.queues.aio.postgres_looks import PostgresLooks
 from penstock.queues.aio.signals.postgres_notify import PostgresSignal
 from penstock.queues.aio.stats.postgres import PostgresStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.postgres.elements import Token, id_batch, lease_batch, move_batch, popped, unpacked
+from penstock.queues.postgres.elements import Token, id_batch, is_id, lease_batch, move_batch, popped, unpacked
 from penstock.queues.postgres.floors import NOTHING_US
 from penstock.queues.postgres.names import channel_name, quoted, table_of
-from penstock.queues.postgres.statements import NOW_MS, TABLES, moving, with_jobs
+from penstock.queues.postgres.statements import FIND, NOW_MS, TABLES, for_queue, moving, with_jobs
 
 _US = 1000
 
@@ -150,10 +151,13 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
             tokens.append(None if old is None or end_us is None else str(old._replace(mature_us=end_us)))
         return tokens
 
-    async def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+    async def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
         if to not in self._known:
             await self._find_table(to, True)
-        statement = moving(self._sql(queue).table, self._sql(to).table)
+        template = moving(counter if self.counts(queue) else None, self.counts(to))
+        statement = for_queue(template, queue, self.counts_in, to)
         name = None if channel is None else channel_name(channel)
         rows = await self._run(queue, statement, self._shift, move_batch(moves), name)
         return self._done((move.lease.id for move in moves), rows)
@@ -197,6 +201,10 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
             token=None if reserved_us is None else str(Token(mature_us, tries, reserved_us)),
             state=state,
         )
+
+    async def find(self, queue: str, job_id: str) -> StoredJob | None:
+        rows = await self._run(queue, self._filled(FIND, queue), job_id) if is_id(job_id) else []
+        return self._leased(rows[0]) if rows else None
 
     async def sizes(self, queue: str) -> Sizes:
         if queue not in self._known and not await self._find_table(queue, False):

@@ -1,13 +1,15 @@
 # Written by scripts/blocking from src/penstock/queues/aio/stats/postgres.py: change that, then run `make blocking`.
-"""Statistics in PostgreSQL: the tables `penstock_queues` and `penstock_counters`, which are ours alone.
+"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas`, which are ours alone.
 
 See `penstock.queues.postgres.side_tables`. Keuss has no statistics there: to share them with Node, use those of Redis.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from penstock.codec import from_json, to_json
+from penstock.errors import OutcomeUnknown
 from penstock.queues.blocking.postgres_client import Pool
 from penstock.queues.blocking.postgres_link import Rows
 from penstock.queues.blocking.stats.base import COUNTERS as NAMES
@@ -18,6 +20,7 @@ from penstock.queues.postgres.names import check_zero_bytes
 from penstock.queues.postgres.side_tables import (
     COUNT,
     COUNTERS,
+    DELTAS,
     OPTIONS,
     PAUSED,
     QUEUES,
@@ -43,17 +46,25 @@ class PostgresStats(Stats):
             self._pool.close()
 
     def _run(self, statement: str, *values: str) -> Rows:
-        for value in values[:1]:  # the queue, or JSON
+        for value in values[:1]:  # the queue
             check_zero_bytes(value)
         return self._pool.run_beside("penstock_queues", statement, self._namespace, *values)
 
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        # In one order, so that those who count at the same time never wait for each other in a circle.
-        counted = sorted((queue, name, much) for queue, counters in counts.items() for name, much in counters.items())
-        records = (f'{{"q":{to_json(queue)},"c":{to_json(name)},"v":{much}}}' for queue, name, much in counted)
-        self._run(COUNT, batch(records))
+        for queue in counts:
+            check_zero_bytes(queue)
+        records = [
+            f'{{"q":{to_json(queue)},"c":{to_json(name)},"v":{much}}}'
+            for queue, counters in counts.items()
+            for name, much in counters.items()
+        ]
+        self._pool.make_countable()
+        # Rather counted once too seldom than twice: the caller would add the same again.
+        with suppress(OutcomeUnknown):
+            self._pool.run_beside(DELTAS, COUNT, self._namespace, batch(records), is_once=True)
 
     def counters(self, queue: str) -> dict[str, int]:
+        self._pool.make_countable()
         return {**dict.fromkeys(NAMES, 0), **dict(self._run(COUNTERS, queue))}
 
     def register(self, queue: str, options: Mapping[str, Any]) -> None:

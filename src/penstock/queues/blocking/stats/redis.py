@@ -19,7 +19,7 @@ from penstock.errors import OutcomeUnknown
 from penstock.queues.blocking.redis_client import RedisLink
 from penstock.queues.blocking.stats.base import COUNTERS, Stats
 from penstock.queues.options import Address
-from penstock.queues.redis.keys import STATS, pattern_of
+from penstock.queues.redis.keys import name_in_cluster, pattern_of, queue_in_cluster, stats_key
 from penstock.queues.redis.packing import Word
 
 _COUNTER = b"counter_"
@@ -32,7 +32,7 @@ class RedisStats(Stats):
         self._is_mine = link is None
         self._link = RedisLink(address, extra) if link is None else link
         self._namespace = namespace
-        self._prefix = STATS + namespace.encode() + b":"
+        self._prefix = stats_key(namespace, "")
 
     def open(self) -> None:
         if self._is_mine:
@@ -43,7 +43,7 @@ class RedisStats(Stats):
             self._link.close()
 
     def _key(self, queue: str) -> bytes:
-        return self._prefix + queue.encode()
+        return self._prefix + (name_in_cluster(queue) if self._link.is_cluster else queue).encode()
 
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         batches: list[list[list[Word]]] = [
@@ -91,7 +91,8 @@ class RedisStats(Stats):
 
     def queues(self) -> list[str]:
         found = self._link.scan(pattern_of(self._prefix))
-        return [key[len(self._prefix) :].decode(errors="replace") for key in found if key != self._prefix]
+        names = [key[len(self._prefix) :].decode(errors="replace") for key in found if key != self._prefix]
+        return [queue_in_cluster(name) for name in names] if self._link.is_cluster else names
 
     def paused(self, queue: str) -> bool:
         key = self._key(queue)

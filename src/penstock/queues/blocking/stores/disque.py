@@ -160,7 +160,9 @@ class DisqueDriver(DisqueMarks):
         to_the_end(self.extend(queue, leases, [0] * len(leases)), lambda _: self.release(queue, leases))
         return found
 
-    def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+    def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
         leases = self._hold(queue, [move.lease for move in moves])
         held = [at for at, lease in enumerate(leases) if lease is not None]
         if not held:

@@ -72,7 +72,9 @@ class EngineDriver(Driver):
     def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
         return self.run(self.engine.extend, queue, leases, leases_ms, self._now())
 
-    def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
+    def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
         return self.run(self.engine.move, queue, to, moves, self._now())
 
     def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:

@@ -23,6 +23,7 @@ from penstock.queues.blocking.stores.engine import EngineDriver
 from penstock.queues.blocking.threads import OneThread
 from penstock.queues.capabilities import Capability
 from penstock.queues.directories.ledger import Ledger
+from penstock.queues.directories.naming import directory_of
 from penstock.queues.engines.fsq import FsqEngine
 from penstock.queues.options import Address, Options
 
@@ -73,6 +74,12 @@ class FsqDriver(EngineDriver):
     def place(self) -> str:
         return f"fsq:{Path(self.engine.root).resolve()}"
 
+    def exists(self) -> bool:
+        return self.run(Path(self.engine.root).is_dir)
+
+    def check_queue(self, queue: str) -> None:
+        directory_of(queue)
+
     def own_signal(self) -> Signal | None:
         return DirectorySignal(self.engine, self.place)
 
@@ -99,8 +106,10 @@ class FsqDriver(EngineDriver):
         self._tell(channel, self._now())
         return done
 
-    def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
-        moved = super().move(queue, to, moves, channel)
+    def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
+        moved = super().move(queue, to, moves, channel, counter)
         self._tell(channel, self._now())
         return moved
 

@@ -25,7 +25,7 @@ from penstock.queues.blocking.stats.redis import RedisStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.redis.element import stored_job, written_payload
-from penstock.queues.redis.keys import LIST, check_list_name, list_keys, pattern_of
+from penstock.queues.redis.keys import LIST, check_list_name, list_keys, pattern_of, stats_key, tag_of
 from penstock.queues.redis.packing import Word
 from penstock.queues.redis.scripts import script
 
@@ -38,6 +38,7 @@ class RedisListDriver(Driver):
     )
     type: ClassVar[str] = "redis:list"
     keeps_payloads: ClassVar[bool] = True
+    can_count: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
@@ -58,10 +59,23 @@ class RedisListDriver(Driver):
     def now_ms(self) -> int:
         return self.link.now_ms() + self.shift_ms
 
-    def _keys(self, queue: str) -> tuple[bytes, bytes]:
+    def check_queue(self, queue: str) -> None:
         if self.link.is_cluster:
             check_list_name(queue, self.link.where)
-        return list_keys(queue)
+
+    def counts(self, queue: str) -> bool:
+        return self._stats_key(queue) is not None
+
+    def _stats_key(self, queue: str) -> bytes | None:
+        """The key of the counters, where scripts can write them: in a Cluster only in the slot of the jobs."""
+        if self.counts_in is None or queue in self.uncounted:
+            return None
+        key = stats_key(self.counts_in, queue)
+        return None if self.link.is_cluster and tag_of(key) != tag_of(queue) else key
+
+    def _keys(self, queue: str) -> tuple[bytes, bytes, bytes]:
+        self.check_queue(queue)
+        return list_keys(queue, self._stats_key(queue))
 
     def prepare(self, job: NewJob) -> None:
         job.prepared = b'{%b,"tries":%d}' % (written_payload(job), job.tries)
@@ -72,17 +86,16 @@ class RedisListDriver(Driver):
         return [str(before + n) for n in range(1, len(jobs) + 1)]
 
     def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
-        key = self._keys(queue)[0]
         undo = partial(self._unpop, queue)
-        return _jobs(self.link.call(b"RPOP", key, count, key=key, again=False, undo=undo))
+        return _jobs(self.link.run(script("list_pop"), self._keys(queue), [count], again=False, undo=undo))
 
     def _unpop(self, queue: str, reply: Any) -> None:
         self.put_back(queue, _jobs(reply))
 
     def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
-        key = self._keys(queue)[0]
         if jobs:
-            self.link.call(b"RPUSH", key, *(job.raw for job in reversed(jobs)), key=key, again=False)
+            values = [job.raw for job in reversed(jobs)]
+            self.link.run(script("list_put_back"), self._keys(queue), values, again=False)
 
     def purge(self, queue: str) -> int:
         return int(self.link.run(script("list_purge"), self._keys(queue), [], again=True))

@@ -22,16 +22,20 @@ server's. Everything is done by scripts (`penstock.queues.redis.lua`), many jobs
 - Elements are never decoded and encoded in Redis, which would cut numbers and turn `[]` into `{}`.
 
 A unique key whose job a Node peer ended counts as ended when that is first noticed: when the key is pushed again, or by
-chance when another one is. In a Redis Cluster names of queues need a hash tag, and a move is one step only between
-queues of the same tag; between others, the job is stored there before it goes here. Redis must be 6.2 or newer, and
-must not be told to evict keys (`maxmemory-policy noeviction`). A Redis that is full still gives jobs out, takes them
-back and ends them.
+chance when another one is. Redis must be 6.2 or newer, and must not be told to evict keys (`maxmemory-policy
+noeviction`). A Redis that is full still gives jobs out, takes them back and ends them.
+
+In a Redis Cluster names of queues need a hash tag; only the default queue of dead letters, `__deadletter__`, has one by
+itself. A move is one step between queues of the same tag. Between others the job is stored there before it is ended
+here: a process that dies in between leaves it in both, and it is delivered again when its lease is over.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
+from penstock.errors import PenstockError
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues.blocking.driver import Driver, Page
 from penstock.queues.blocking.redis_client import RedisLink
@@ -42,12 +46,23 @@ from penstock.queues.blocking.stats.redis import RedisStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.redis.element import stored_job, written_id, written_payload
-from penstock.queues.redis.keys import OQ_INDEX, check_tag, claim_key, oq_keys, pattern_of, tag_of
+from penstock.queues.redis.keys import (
+    OQ_INDEX,
+    check_tag,
+    claim_key,
+    name_in_cluster,
+    oq_keys,
+    pattern_of,
+    queue_in_cluster,
+    stats_key,
+    tag_of,
+)
 from penstock.queues.redis.packing import Word
 from penstock.queues.redis.scripts import script
 
 LOOK = 500  # jobs that one call of peek, sizes or purge looks at: a few milliseconds of the server's time
 COUNT_MAX = 20_000  # jobs that are not ready and that `sizes` looks at; beyond that it can't tell how many are reserved
+MOVE_MS = 30_000  # lease of a job that waited and is on its way to another slot of a Cluster
 _SCORE_MAX = 9_999_999_999_999
 
 
@@ -71,6 +86,7 @@ class RedisOqDriver(Driver):
     )
     type: ClassVar[str] = "redis:oq"
     keeps_payloads: ClassVar[bool] = True
+    can_count: ClassVar[bool] = True
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
@@ -91,10 +107,28 @@ class RedisOqDriver(Driver):
     def now_ms(self) -> int:
         return self.link.now_ms() + self.shift_ms
 
-    def _keys(self, queue: str) -> tuple[bytes, ...]:
+    def check_queue(self, queue: str) -> None:
         if self.link.is_cluster:
-            check_tag(queue, self.link.where)
-        return oq_keys(queue)
+            check_tag(self._name(queue), self.link.where)
+
+    def _name(self, queue: str) -> str:
+        """The name in a queue's keys."""
+        return name_in_cluster(queue) if self.link.is_cluster else queue
+
+    def counts(self, queue: str) -> bool:
+        return self._stats_key(queue) is not None
+
+    def _stats_key(self, queue: str) -> bytes | None:
+        """The key of the counters, where scripts can write them: in a Cluster only in the slot of the jobs."""
+        if self.counts_in is None or queue in self.uncounted:
+            return None
+        name = self._name(queue)
+        key = stats_key(self.counts_in, name)
+        return None if self.link.is_cluster and tag_of(key) != tag_of(name) else key
+
+    def _keys(self, queue: str) -> tuple[bytes, ...]:
+        self.check_queue(queue)
+        return oq_keys(self._name(queue), self._stats_key(queue))
 
     def _run(self, name: str, queue: str, *args: Word, again: bool = True) -> Any:
         return self.link.run(script(name), self._keys(queue), [self.shift_ms, *args], again=again)
@@ -131,7 +165,10 @@ class RedisOqDriver(Driver):
         self._give_back(queue, leases, [0] * len(leases), None, tries=0)
 
     def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
-        args: list[Word] = []
+        return self._end(queue, leases, "commit")
+
+    def _end(self, queue: str, leases: Sequence[Lease], counter: str) -> list[bool]:
+        args: list[Word] = [counter]
         for job_id, token in leases:
             args += (job_id, token or b"")
         return _flags(self._run("ack", queue, *args))
@@ -153,30 +190,43 @@ class RedisOqDriver(Driver):
             args += (job_id, token or b"", lease_ms)
         return [token or None for token in _texts(self._run("extend", queue, *args))]
 
-    def move(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
-        if self.link.is_cluster and tag_of(queue) != tag_of(to):
-            return self._move_in_steps(queue, to, moves, channel)
-        args: list[Word] = [self.shift_ms, channel or b""]
+    def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
+        if self.link.is_cluster and tag_of(self._name(queue)) != tag_of(self._name(to)):
+            return self._move_in_steps(queue, to, moves, channel, counter)
+        args: list[Word] = [self.shift_ms, channel or b"", counter or b""]
         for (job_id, token), job in moves:
             args += (job_id, token or b"", *_new(job))
         keys = [*self._keys(queue), *self._keys(to)]
         return _flags(self.link.run(script("move"), keys, args, again=True))
 
-    def _move_in_steps(self, queue: str, to: str, moves: Sequence[Move], channel: str | None) -> list[bool]:
-        """Between nodes: the new job is stored before the old one goes; whoever is stopped in between leaves both."""
-        args: list[Word] = []
+    def _move_in_steps(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None
+    ) -> list[bool]:
+        """Between slots: the job is stored there before it is ended here, under the same id, so that a second attempt
+        stores it once. It is in both only if this was cut off in between, or the lease was over by then."""
+        self.check_queue(to)
+        args: list[Word] = [MOVE_MS]
         for (job_id, token), _ in moves:
             args += (job_id, token or b"")
-        self._keys(to)
-        are_mine = _flags(self._run("check", queue, *args))
-        self.push(to, [move.job for move, is_mine in zip(moves, are_mine, strict=True) if is_mine], channel)
-        moved = []
-        for (lease, job), is_mine in zip(moves, are_mine, strict=True):
-            done = is_mine and (self.ack(queue, [lease]) if lease.token else self.remove(queue, [lease.id]))[0]
-            if is_mine and not done:
-                self.remove(to, [job.id])
-            moved.append(done)
-        return moved
+        tokens = _texts(self._run("hold", queue, *args))
+        held = [at for at, token in enumerate(tokens) if token]
+        done = [False] * len(moves)
+        if not held:
+            return done
+        leases = [Lease(moves[at].lease.id, tokens[at]) for at in held]
+        try:
+            self.push(to, [moves[at].job for at in held], channel)
+        except PenstockError:
+            # Those that waited wait again. The others are still their workers'.
+            waited = [Lease(moves[at].lease.id, tokens[at]) for at in held if moves[at].lease.token is None]
+            with suppress(PenstockError):
+                self._give_back(queue, waited, [0] * len(waited), None, tries=0)
+            raise
+        for at, is_done in zip(held, self._end(queue, leases, counter or ""), strict=True):
+            done[at] = is_done
+        return done
 
     def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:
         removed: list[bool] = []
@@ -225,10 +275,11 @@ class RedisOqDriver(Driver):
 
     def queues(self) -> list[str]:
         found = self.link.scan(pattern_of(OQ_INDEX))
-        return [key[len(OQ_INDEX) :].decode(errors="surrogateescape") for key in found]
+        names = [key[len(OQ_INDEX) :].decode(errors="surrogateescape") for key in found]
+        return [queue_in_cluster(name) for name in names] if self.link.is_cluster else names
 
     def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
-        keys = [*self._keys(queue), claim_key(queue, key)]
+        keys = [*self._keys(queue), claim_key(self._name(queue), key)]
         jobs: list[StoredJob] = []
         while True:
             wanted = min(count - len(jobs), self.batch_max)
@@ -242,7 +293,7 @@ class RedisOqDriver(Driver):
                 return jobs
 
     def _claim_again(self, queue: str, key: str, lease_ms: int) -> list[StoredJob]:
-        keys = [*self._keys(queue), claim_key(queue, key)]
+        keys = [*self._keys(queue), claim_key(self._name(queue), key)]
         jobs: list[StoredJob] = []
         begin = 1
         while True:
@@ -264,7 +315,7 @@ class RedisOqDriver(Driver):
         return self._end_claim(queue, key, delay_ms)
 
     def _end_claim(self, queue: str, key: str, delay_ms: Word) -> int:
-        keys = [*self._keys(queue), claim_key(queue, key)]
+        keys = [*self._keys(queue), claim_key(self._name(queue), key)]
         ended = 0
         begin = 1
         while True:

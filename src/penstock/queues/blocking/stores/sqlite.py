@@ -2,18 +2,21 @@
 """`sqlite:///relative.db` and `sqlite:////absolute/path.db`: queues in a file. See `penstock.queues.engines.sqlite`.
 
 Options of its own: `sync` is full (the default), normal or off; `lock_timeout` is how many seconds a change waits for
-those of other processes. Consumers of other processes hear of a job by watching the file's version: every 1 or 2 ms
+those of other processes. The file is made by the first push or the first consumer; looking at a path where none is
+leaves nothing there. Consumers of other processes hear of a job by watching the file's version: every 1 or 2 ms
 while jobs come, and every 20 ms when none has come for a second.
 
 If the file is removed or replaced while it is open, the next change fails with ConnectionLost (a look may take a second
 to notice), and the call after that uses what is there by then. Who waits for jobs goes on waiting, there.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from penstock.errors import BadUrl, CallerError
+from penstock.job import Move
 from penstock.queues.blocking.stats.base import Stats
 from penstock.queues.blocking.stats.engine import EngineStats
 from penstock.queues.blocking.stores.engine import EngineDriver
@@ -50,13 +53,24 @@ class SqliteDriver(EngineDriver):
     own_options: ClassVar[frozenset[str] | None] = frozenset({"sync", "lock_timeout"})
     watch_s: ClassVar[float | None] = 0.02  # at most, and less after a job: asking costs some 10 µs, and no disk
     compares: ClassVar[frozenset[str]] = COMPARES
+    can_count: ClassVar[bool] = True
+
+    engine: SqliteEngine
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         given = {**address.rest, **extra}
         self._file = SqliteFile(_path(address), _sync(given), _lock_s(given))
-        self.engine = SqliteEngine(self._file)
+        self.engine = SqliteEngine(self._file, self._counts_in)
         self.thread = OneThread("penstock-sqlite")
+
+    def _counts_in(self, queue: str) -> str | None:
+        return self.counts_in if self.counts(queue) else None
+
+    def move(
+        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+    ) -> list[bool]:
+        return self.run(self.engine.move, queue, to, moves, self._now(), counter)
 
     @property
     def place(self) -> str:
@@ -64,6 +78,9 @@ class SqliteDriver(EngineDriver):
 
     def own_stats(self) -> Stats | None:
         return EngineStats(self, SqliteStatistics(self._file, self.options.name))
+
+    def exists(self) -> bool:
+        return self._file.exists()
 
     def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
         return self.run(look, self._file, part, wanted, count, cursor, self._now())

@@ -21,6 +21,7 @@ elseif #mine > 0 then
   call('HSET', queue.hash, unpack(values))
   call('ZADD', queue.index, unpack(scores))
 end
+add_to_counter(queue, is_end and 'commit' or 'rollback', #mine)
 if #ids > 0 then
   call('HDEL', queue.claimed, unpack(ids))
 end

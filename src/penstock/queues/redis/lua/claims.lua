@@ -1,8 +1,8 @@
--- Claims. The eighth key is a hash of one claim, ARGV[2] its key: `n` is how many jobs it was given, `1` to `n` are their
+-- Claims. The ninth key is a hash of one claim, ARGV[2] its key: `n` is how many jobs it was given, `1` to `n` are their
 -- ids, `whole` is there once its jobs were asked for again. It lives until the claim is acked or nacked. Whether a job is
 -- still under it says the queue's hash of claimed jobs.
 
-local claim, claim_key = KEYS[8], ARGV[2]
+local claim, claim_key = KEYS[9], ARGV[2]
 
 local function claim_size()
   return tonumber(call('HGET', claim, 'n') or nil)

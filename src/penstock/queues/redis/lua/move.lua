@@ -1,15 +1,17 @@
--- Keys: those of the source, then those of the target. Arguments: shift, channel of the target or nothing, then of each:
--- id and token (nothing: it waits) in the source, then the six fields of the new job. Gives 1 or 0 for each.
+-- Keys: those of the source, then those of the target. Arguments: shift, channel of the target or nothing, counter of the
+-- source to add to or nothing, then of each: id and token (nothing: it waits) in the source, then the six fields of the
+-- new job. Gives 1 or 0 for each.
 go_on_when_full()
 local now = clock()
-local target = queue_at(8)
+local target = queue_at(9)
 local first = ARGV[2] ~= '' and first_of(target)
-local done, earliest = {}, nil
-for at = 3, #ARGV, 8 do
+local done, moved, earliest = {}, 0, nil
+for at = 4, #ARGV, 8 do
   local id, token = ARGV[at], ARGV[at + 1]
   local is_mine = may_move(id, token)
   done[#done + 1] = is_mine and 1 or 0
   if is_mine then
+    moved = moved + 1
     end_jobs(queue, {id}, now)
     local mature, new_value, new_id, time = new_job(target, at + 2, 6, now)
     if new_value then
@@ -19,5 +21,9 @@ for at = 3, #ARGV, 8 do
     end
   end
 end
+if ARGV[3] ~= '' then
+  add_to_counter(queue, ARGV[3], moved)
+end
+add_to_counter(target, 'put', moved)
 tell(target, ARGV[2], first or nil, earliest, now)
 return done

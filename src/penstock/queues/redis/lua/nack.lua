@@ -19,5 +19,10 @@ if #values > 0 then
   call('HSET', queue.hash, unpack(values))
   call('ZADD', queue.index, unpack(scores))
 end
+if ARGV[3] == '0' then
+  add_to_counter(queue, 'reserve', -#values / 2)  -- undone: nobody was given these jobs
+else
+  add_to_counter(queue, 'rollback', #values / 2)
+end
 tell(queue, ARGV[2], first or nil, earliest, now)
 return outcomes(done, count)

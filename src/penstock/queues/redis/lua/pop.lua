@@ -16,6 +16,7 @@ if #ids > 0 then
   end
   call('ZREM', queue.index, unpack(ids))
   call('HDEL', queue.hash, unpack(ids))
+  add_to_counter(queue, 'get', #ids)
   if has_unique(queue) then
     for n, id in ipairs(ids) do
       local key, keep = end_unique(queue, id, now)

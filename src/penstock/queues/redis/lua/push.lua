@@ -2,7 +2,7 @@
 local now = clock()
 local fields = tonumber(ARGV[3])
 local first = ARGV[2] ~= '' and first_of(queue)
-local ids, scores, values, earliest = {}, {}, {}, nil
+local ids, scores, values, added, earliest = {}, {}, {}, 0, nil
 
 local function write()
   if #values > 0 then
@@ -17,6 +17,7 @@ for at = 4, #ARGV, fields do
   ids[#ids + 1] = id
   if value then
     local n = #values
+    added = added + 1
     values[n + 1], values[n + 2] = id, value
     scores[n + 1], scores[n + 2] = time, id
     earliest = (not earliest or mature < earliest) and mature or earliest
@@ -26,5 +27,6 @@ for at = 4, #ARGV, fields do
   end
 end
 write()
+add_to_counter(queue, 'put', added)
 tell(queue, ARGV[2], first or nil, earliest, now)
 return ids

@@ -12,4 +12,5 @@ for at = 2, #ARGV, 5 do
     end
   end
 end
+add_to_counter(queue, 'get', -(#ARGV - 1) / 5)
 return 1

@@ -7,6 +7,7 @@
 --   ends    sorted set   unique key -> when it is forgotten, in ms
 --   told    string       there for a moment after a signal that may be needless
 --   claimed hash         id -> "TOKEN KEY" of the claim that it was reserved under
+--   stats   hash         Keuss' statistics: counter_X -> how many; the index once more where others keep the counters
 --
 -- A script is told the keys of a queue, then its arguments; the first argument shifts the clock, for tests.
 
@@ -20,7 +21,7 @@ local sub, match, find, format = string.sub, string.match, string.find, string.f
 local function queue_at(n)
   return {
     index = KEYS[n], hash = KEYS[n + 1], unique = KEYS[n + 2], ids = KEYS[n + 3], ends = KEYS[n + 4],
-    told = KEYS[n + 5], claimed = KEYS[n + 6]
+    told = KEYS[n + 5], claimed = KEYS[n + 6], stats = KEYS[n + 7]
   }
 end
 
@@ -142,6 +143,14 @@ local function tell(place, channel, first, earliest, now)
     earliest = math.max(first, SCORE_MIN)
   end
   call('PUBLISH', channel, text(earliest))
+end
+
+-- Counters are written in the script that does what they count, after it: so they are exact, and a Redis that is full
+-- refuses none of them. A counter that somebody has spoilt must not undo what was done.
+local function add_to_counter(place, counter, much)
+  if much ~= 0 and place.stats ~= place.index then
+    redis.pcall('HINCRBY', place.stats, 'counter_' .. counter, text(much))
+  end
 end
 
 -- Unique keys. A job's key is over when the job ends, or when it is noticed that a peer has ended it.

@@ -42,6 +42,7 @@ local function reserve(count, lease, now, jobs)
   if #values > 0 then
     call('HSET', queue.hash, unpack(values))
     call('ZADD', queue.index, unpack(scores))
+    add_to_counter(queue, 'reserve', #values / 2)
   end
   return until_ms
 end
