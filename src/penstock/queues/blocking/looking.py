@@ -118,8 +118,8 @@ class Looking(Ending):
     def stats(self) -> dict[str, Any]:
         """Return the counters `push`, `pop`, `reserve`, `ack`, `nack`, `dead_letter`, and `paused` and `type`.
 
-        On our broker there is `expired`, too. They are exact where the store counts by itself. Where statistics are kept elsewhere, those of other processes
-        may be 100 ms old.
+        On our broker there is `expired`, too. They are exact where the store counts by itself. Where statistics are
+        kept elsewhere, those of other processes may be 100 ms old.
         """
         self.store._counting_of(self.name).flush()
         self._services.open()
