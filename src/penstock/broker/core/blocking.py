@@ -18,7 +18,7 @@ from penstock.broker.core.federation import (
     ask_once,
     give_wanted,
     note_wait,
-    pause_changed,
+    retell,
     wait_ended,
     wake_exchange,
 )
@@ -130,7 +130,7 @@ def set_pause(node: Node, queue: Queue, flags: int) -> None:
     if not flags & PAUSED_OUT and queue.length:
         node.ready[queue] = None
     if queue.waiters and queue.exchange is not None:
-        pause_changed(node, queue)
+        retell(node, queue)
 
 
 def heard_pause(node: Node, peer: Peer, message: bus.Message) -> None:
@@ -148,6 +148,8 @@ def refuse_waiters(node: Node) -> None:
         for waiter in list(queue.waiters):
             leave(node, waiter, 0)
             node.port.answer(waiter, Refused(*refusals.NODE_LEAVING))
+        if queue.exchange is not None and queue.exchange.told:
+            retell(node, queue)
 
 
 def tick(node: Node) -> bool:

@@ -39,6 +39,7 @@ from penstock.broker.core.jobs import (
     ACTIVE,
     BCAST_QUEUED,
     BCAST_WILLQUEUE,
+    COUNTER_MASK,
     DELIVERED,
     GIVEN,
     IMPORTED,
@@ -112,8 +113,8 @@ def wait_ended(node: Node, queue: Queue, linger_ms: int) -> None:
         node.untold[queue] = None
 
 
-def pause_changed(node: Node, queue: Queue) -> None:
-    """Let others hear that the clients which wait here can have jobs, or no more."""
+def retell(node: Node, queue: Queue) -> None:
+    """Let others hear at once how many clients can have jobs here: a pause begins or ends, or the node leaves."""
     exchange = exchange_of(node, queue)
     exchange.peak = 0
     exchange.settle_ms = node.now_ms
@@ -429,7 +430,7 @@ def _return_guests(node: Node, exchange: Exchange) -> None:
             peer = _way_back(node, job, guests.giver)
             if peer is None:
                 stranded.append(job)
-            elif peer is not node.cluster.myself:
+            else:
                 returned.setdefault(peer, []).append(job)
         for peer, jobs in returned.items():
             for job in jobs:
@@ -442,10 +443,9 @@ def _return_guests(node: Node, exchange: Exchange) -> None:
 
 def _way_back(node: Node, job: Job, giver: bytes) -> Peer | None:
     """Return the node that a job belongs to: the one that made it, or else the one that gave it, if it is there."""
-    for peer in node.cluster.peers.values():
-        if peer.id[:MAKER_BYTES] == job.id[MAKER_AT : MAKER_AT + MAKER_BYTES]:
-            if peer is node.cluster.myself or _takes_back(peer):
-                return peer
+    for peer in node.cluster.others:
+        if peer.id[:MAKER_BYTES] == job.id[MAKER_AT : MAKER_AT + MAKER_BYTES] and _takes_back(peer):
+            return peer
     found = node.cluster.peers.get(giver)
     return found if found is not None and _takes_back(found) else None
 
@@ -486,7 +486,9 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue
-        if job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
+        if _is_nacked(job, copy.kind.nacks):
+            job.nacks = copy.kind.nacks
+        elif job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
             node.outbox.tell(bus.WORKING, peer.alone, job.id, job.requeue_at - node.now_ms)
             continue
         job.flags &= ~BCAST_QUEUED
@@ -501,6 +503,11 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         queue = node.queues.by_name.get(name)
         if queue is not None:
             _note_given(node, queue, peer, count, imported.get(queue))
+
+
+def _is_nacked(job: Job, nacks: int) -> bool:
+    """Whether a job was given back elsewhere since it was delivered here; that node may not know us as a holder."""
+    return 0 < (nacks - job.nacks) & COUNTER_MASK <= COUNTER_MASK // 2
 
 
 def _note_given(node: Node, queue: Queue, peer: Peer, count: int, jobs: list[Job] | None) -> None:
@@ -523,8 +530,11 @@ def _note_given(node: Node, queue: Queue, peer: Peer, count: int, jobs: list[Job
         return
     if not is_asked_for and not queue.waiters:
         _say(node, peer, queue.name, 0)  # it may believe that clients wait here
-    for job in jobs:
+    mine = node.cluster.my_id[:MAKER_BYTES]
+    guests = [job for job in jobs if job.id[MAKER_AT : MAKER_AT + MAKER_BYTES] != mine]
+    for job in guests:
         job.flags |= IMPORTED
-    guests = Guests(now_ms + (RETURN_MS if is_asked_for else 1), peer.id, jobs)
-    exchange.guests.append(guests)
-    _arm(node, exchange, guests.due_ms)
+    if guests:
+        due_ms = now_ms + (RETURN_MS if is_asked_for else 1)
+        exchange.guests.append(Guests(due_ms, peer.id, guests))
+        _arm(node, exchange, due_ms)
