@@ -145,11 +145,11 @@ def tell_waits(node: Node) -> None:
             continue
         if 0 < exchange.settle_ms <= node.now_ms:
             _settle(node, exchange)
+        if not queue.length and exchange.sources:
+            _ask_ahead(node, exchange)
         waiters = _waiters(node, queue)
         if waiters:
             _tell_more(node, exchange, waiters)
-        if not queue.length and exchange.sources:
-            _ask_ahead(node, exchange)
 
 
 def _may_ask(node: Node, queue: Queue) -> bool:
@@ -254,7 +254,7 @@ def _ask_ahead(node: Node, exchange: Exchange) -> None:
         return
     for source in sources:
         peer = node.cluster.peers.get(source)
-        if peer is not None:
+        if peer is not None and not exchange.told.get(source):  # else it has no more than it gave
             exchange.ahead_of.add(source)
             _say(node, peer, queue.name, -(-exchange.ahead // len(sources)))
 
