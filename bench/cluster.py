@@ -73,7 +73,11 @@ def _adds(journal: str) -> Iterator[Row]:
 
 def _gets() -> Iterator[Row]:
     """Rate and cost of get and ack; the peer's RPOP is one call where these are two."""
-    places = {"here": "get+ack on the producing node", "elsewhere": "get+ack on another node"}
+    places = {
+        "here": "get+ack on the producing node",
+        "elsewhere": "get+ack on another node",
+        "flow": "get+ack on another node, while jobs are added",
+    }
     for place, title in places.items():
         for what, unit in (("rate", "/s"), ("cpu", "s")):
             for shape in SHAPES if place == "here" else (SINGLE, PIPELINE):
@@ -84,11 +88,16 @@ def _gets() -> Iterator[Row]:
 
 def _bus() -> Iterator[Row]:
     """What goes over the bus for a job."""
-    places = {"add": "add", "here": "get+ack on the producing node", "elsewhere": "get+ack on another node"}
+    places = {
+        "add": "add",
+        "here": "get+ack on the producing node",
+        "elsewhere": "get+ack on another node",
+        "flow": "get+ack on another node, while jobs are added",
+    }
     for measure, unit in (("messages", "messages"), ("bytes", "bytes")):
         yield Row(f"{measure} a job: add, one connection", unit, ClusterSession(TRIO, LATENCY), f"one add {measure}")
         for place, title in places.items():
-            for shape in (SINGLE, PIPELINE) if place == "elsewhere" else SHAPES:
+            for shape in (SINGLE, PIPELINE) if place in ("elsewhere", "flow") else SHAPES:
                 name = f"{measure} a job: {title}, {shape}"
                 yield Row(name, unit, ClusterSession(TRIO, shape), f"{place} {measure}")
 

@@ -6,6 +6,7 @@ is named by what was done and what was measured, such as `add rate`:
     add         ADDJOB REPLICATE 3 (ADDJOBS of 100), or LPUSH, by redis-benchmark on the first node
     here        get and ack on the first node, where the jobs were added, by our workers; RPOP by our client
     elsewhere   get and ack on the second node, which has to fetch the jobs from the first
+    flow        get and ack on the second node, while the jobs are added on the first
     one add     adds on one connection, one after another
     handoff     add on the first node to a consumer that waits on the second, with 1 or 3 copies
     first       the same, each on a queue that never had a job
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -121,7 +123,16 @@ def load_trio(trio: Trio, shape: str, sizes: Sizes, adds_only: bool) -> Figures:
     for what, node, jobs, after in (("here", first, sizes.gets, left), ("elsewhere", second, left, 0)):
         with Workers(node) as workers:
             figures |= _figures(what, trio.cost(partial(workers.work, jobs, depth), after))
-    return figures
+    return figures | _figures("flow", trio.cost(partial(_flow, first, second, sizes.gets, depth), 0))
+
+
+def _flow(first: Server, second: Server, jobs: int, depth: int) -> Rate:
+    """Jobs are added on one node and taken on another at the same time; the rate is that of the consumers."""
+    with Workers(second) as workers, ThreadPoolExecutor(1) as pool:
+        added = pool.submit(redis_benchmark, first, "ADDJOB x3", jobs, depth)
+        taken = workers.work(jobs, depth)
+        added.result()
+    return taken
 
 
 def _take_hundreds(server: Server, requests: int) -> Rate:

@@ -1,8 +1,8 @@
 """Defects planted in the core, to see that the simulator finds them.
 
-Each (`planted.py`) is a text that stands once in a file of the broker, and what to put in its place, with a seed whose
-run then fails. `python -m tests.sim.mutants` (`make sim-mutants`) searches the first seeds for each anew and prints the
-table; `test_mutants.py` replays the seeds that are written down.
+Each (`planted.py`) is a text that stands once in a file of the broker, and what to put in its place, with the promise
+that is broken then and a seed whose run sees it. `python -m tests.sim.mutants` (`make sim-mutants`) searches the first
+seeds for each of them and prints the table; `test_mutants.py` replays the seeds that are written down.
 
 A defect is planted into a copy of the sources, which runs as plain Python.
 """
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from tests.sim.planted import MUTANTS, Mutant
@@ -41,24 +42,50 @@ def plant(mutant: Mutant | None, directory: Path) -> Path:
 
 
 def search(mutant: Mutant, seeds: Sequence[int]) -> tuple[int, str] | None:
-    """Run seeds on a planted defect, in order, up to the first that fails; gives that seed and what broke."""
+    """Run seeds on a planted defect, in order, up to the first that breaks its promise first; gives that seed, and how.
+
+    Runs that first see something else are passed over: an exception of the planted code itself is no discovery.
+    """
     with tempfile.TemporaryDirectory() as directory:
         source = plant(mutant, Path(directory))
-        command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1", "--seeds"]
-        done = subprocess.run(
-            [*command, ",".join(map(str, seeds))],
-            cwd=directory,
-            env=os.environ | {"PYTHONPATH": str(source), "PENSTOCK_PURE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        left = list(seeds)
+        while left:
+            failure = _first_failure(source, left)
+            if failure is None:
+                return None
+            seed, violation = failure
+            if promise_of(violation) == mutant.promise:
+                return failure
+            left = left[left.index(seed) + 1 :]
+    return None
+
+
+def promise_of(violation: str) -> str:
+    """Read which promise a violation is of: `12.345 P3: ...`."""
+    return violation.split()[1].rstrip(":")
+
+
+@cache
+def holds_unplanted(seed: int) -> bool:
+    """Whether a run without a defect holds: a run that fails with one has run the planted code then."""
+    with tempfile.TemporaryDirectory() as directory:
+        return _first_failure(plant(None, Path(directory)), [seed]) is None
+
+
+def _first_failure(source: Path, seeds: Sequence[int]) -> tuple[int, str] | None:
+    command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1", "--seeds"]
+    done = subprocess.run(
+        [*command, ",".join(f"{seed}-{seed}" for seed in seeds)],
+        cwd=source.parent,
+        env=os.environ | {"PYTHONPATH": str(source), "PENSTOCK_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{mutant.name}: {done.stderr}")
+        raise RuntimeError(f"the simulator ended with {done.returncode}: {done.stderr}")
     failures = json.loads(done.stdout)["failures"]
-    if not failures:
-        return None
-    return failures[0]["seed"], failures[0]["violations"][0]
+    return (failures[0]["seed"], failures[0]["violations"][0]) if failures else None
 
 
 def main(names: list[str]) -> int:

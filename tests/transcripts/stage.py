@@ -12,6 +12,7 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     close A2               the node hears that it is gone
     stop A / go A          A stands still: what is sent to it comes when it goes on
     rewrite A              A writes its journal anew
+    shut A / open A        others can't open links to A; `open` lets them
     crash A / start A      A's process is gone, memory and all; it comes back with its disk
     gossip                 from here on PINGs and PONGs are shown, too
 
@@ -34,7 +35,7 @@ from tests.unit.broker.harness import CRON_S, Desk, Seat
 
 LATENCY_S = 0.001
 GOSSIP = ("PING", "PONG", "MEET")
-FLAG_WORDS = ((1, "noreply"), (2, "+nack"), (4, "+delivery"), (256, "queue-it"))
+FLAG_WORDS = ((1, "noreply"), (2, "+nack"), (4, "+delivery"), (256, "queue-it"), (512, "returned"))
 
 
 class Port:
@@ -51,7 +52,7 @@ class Port:
         desk = self.stage.desks.get(self.name)
         if desk is None or peer.link == 0:
             return
-        if self.stage.can_reach(self.name, _name(peer.ip)):
+        if self.stage.can_reach(self.name, _name(peer.ip)) and _name(peer.ip) not in self.stage.shut:
             desk.broker.link_opened(peer)
         else:
             desk.broker.link_lost(peer)
@@ -80,6 +81,7 @@ class Stage:
         self.seats: dict[str, Seat] = {}
         self.cuts: set[frozenset[str]] = set()
         self.stopped: set[str] = set()
+        self.shut: set[str] = set()
         self.originals: set[str] = set()
         self.jobs: dict[bytes, str] = {}
         self.lines: list[str] = []
@@ -133,7 +135,7 @@ class Stage:
         self.lines.append(f"{sender} -> {receiver}  {' '.join([name, *self._words(message)])}")
 
     def _words(self, message: bus.Message) -> list[str]:
-        flags = [word for bit, word in FLAG_WORDS if message.flags & bit]
+        flags = [word for bit, word in FLAG_WORDS if message.flags & bit and message.type not in bus.NAME_TYPES]
         if message.type in bus.GOSSIP_TYPES:
             return [f"{_letter(e.id)}:{e.flags}" for e in bus.decode_gossip(message)]
         if message.type == bus.FAIL:
@@ -143,7 +145,8 @@ class Stage:
         if message.type in bus.NAME_TYPES:
             value, queue = bus.name_of(message)
             waiting = message.flags >> bus.WAITERS_SHIFT
-            return [queue.decode(), str(value)] + ([f"waiting={waiting}"] if waiting else [])
+            is_poll = not waiting and message.flags >> bus.WAIT_SHIFT
+            return [queue.decode(), str(value)] + ([f"waiting={waiting}"] if waiting else ["once"] * bool(is_poll))
         kind, nodes, refs = bus.references(message)
         words = [bus.TYPE_NAMES[kind]] if message.type == bus.MANY else []
         words += [self._job(job_id) + (f"={value}" if value else "") for job_id, value in refs]
@@ -238,6 +241,12 @@ class Stage:
 
     def _do_go(self, name: str) -> None:
         self.stopped.remove(name)
+
+    def _do_shut(self, name: str) -> None:
+        self.shut.add(name)
+
+    def _do_open(self, name: str) -> None:
+        self.shut.remove(name)
 
     def _do_rewrite(self, name: str) -> None:
         broker = self.desks[name].broker

@@ -20,6 +20,7 @@ from penstock.broker.config import Config, is_secret
 from penstock.broker.core import blocking, draining, eviction, gossip, messages
 from penstock.broker.core.adding import Terms
 from penstock.broker.core.blocking import serve_ready
+from penstock.broker.core.federation import tell_waits
 from penstock.broker.core.gossip import Line
 from penstock.broker.core.ids import Entropy
 from penstock.broker.core.jobs import Job
@@ -45,6 +46,7 @@ ARGUMENTS_ANY: Final = 1 << 62
 REPLY_BYTES_HIGH: Final = 1 << 20  # a client that owes us the reading of more has to wait with its next command
 REDACTED: Final = b"(redacted)"
 MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more to read is closed: it doesn't ask for what it gets
+EARLY_MAX: Final = 10_000  # requests of other nodes for jobs that are kept while the journal is loaded
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 IS_LOADING: Final = b"-LOADING Disque is loading the dataset in memory\r\n"
@@ -143,6 +145,7 @@ class Broker:
         self.slow_s = 0.0
         self._next_client_id = 1
         self._is_unsaveable = False  # nodes.conf could not be written
+        self._asked_early: list[tuple[Line, bytes]] = []  # requests for jobs, while the journal is loaded
         self._housekeeping = Housekeeping(self.clients, config, self.node)
         self.by_name = {name: Command(info, HANDLERS[name]) for name, info in COMMANDS.items()}
         self.commands = self._spellings()
@@ -381,10 +384,20 @@ class Broker:
         """Take whole messages that arrived on a link."""
         self.set_clock()
         if self.persistence.loading:
+            asked = [(line, message) for message in data if bus.is_request(message)]
+            self._asked_early += asked[: EARLY_MAX - len(self._asked_early)]
             data = [message for message in data if bus.is_about_nodes(message)]
+        elif self._asked_early:
+            self._take_early()
         for message in data:
             messages.receive(self.node, line, message)
         self._heard()
+
+    def _take_early(self) -> None:
+        """Take the requests for jobs that came while the journal was loaded: they are not repeated soon."""
+        early, self._asked_early = self._asked_early, []
+        for line, message in early:
+            messages.receive(self.node, line, message)
 
     def _heard(self) -> None:
         if self.node.ready:
@@ -403,6 +416,8 @@ class Broker:
 
     def flush(self) -> None:
         """End a turn: make safe what happened in it, then send the replies."""
+        if self.node.untold:
+            tell_waits(self.node)
         safe = self.persistence.flush()
         if not safe:
             self.node.outbox.unsay()
@@ -443,7 +458,7 @@ class Broker:
         began = self.clock()
         more = blocking.tick(self.node)
         self.statistics.latency.add("jobs-processing", int(self.wall()), int((self.clock() - began) * 1000))
-        if (self.node.journal is not None or self.node.outbox.waiting) and not self.dirty:
+        if (self.node.journal is not None or self.node.outbox.waiting or self.node.untold) and not self.dirty:
             self.flush()
         return more
 
@@ -469,6 +484,9 @@ class Broker:
         if node.cluster.unsaved:
             self._save_cluster()
         if not self.persistence.loading:
+            if self._asked_early:
+                self._take_early()
+                self._heard()
             eviction.drop_idle_queues(node)
             if node.cluster.leaving:
                 blocking.refuse_waiters(node)
@@ -476,7 +494,7 @@ class Broker:
         self._housekeeping.cron()
         node.memory.peak_bytes = max(node.memory.peak_bytes, node.memory.used_bytes)
         self.persistence.cron()
-        if node.outbox.waiting:
+        if node.outbox.waiting or node.untold:
             self.flush()
 
     def _save_cluster(self) -> None:

@@ -1,8 +1,10 @@
 """Consumers: they fetch jobs in every way, and ack, nack, put off, forget or lose them.
 
-    ways     plain, leased, without waiting, with counters, claimed
-    fates    acked at once or slowly, here or on another node; given back now or later; put off and then acked; left
-             behind by a worker that dies; acked with a token that may be stale by then
+    ways     plain, leased, without waiting, with counters, claimed; waiting in slices, as the library does; calling
+             again and again without waiting
+    fates    acked at once or slowly, here, on another node, or after a reconnection there; given back now or later,
+             here or on another node; put off and then acked; left behind by a worker that dies; acked with a token that
+             may be stale by then
 
 Once the world is calm, everybody acks what it gets, and all of them work on a few nodes: jobs have to come to them.
 """
@@ -17,13 +19,17 @@ from penstock.sim.connection import Actor, Connection, Script, Words
 from penstock.sim.history import JobFacts
 from penstock.sim.timeline import MS, SECOND
 
-WAYS = (("plain", 30), ("lease", 30), ("nohang", 15), ("counters", 10), ("claim", 15))
+WAYS = (("plain", 25), ("lease", 25), ("nohang", 10), ("counters", 10), ("claim", 10), ("slices", 10), ("poll", 10))
 FATES = (
-    ("ack", 40), ("ack elsewhere", 15), ("slow ack", 10), ("nack", 8), ("nack after", 5), ("working", 7), ("die", 7),
-    ("stale", 8),
+    ("ack", 35), ("ack elsewhere", 10), ("reconnect", 5), ("slow ack", 10), ("nack", 7), ("nack elsewhere", 8),
+    ("nack after", 5), ("working", 6), ("die", 6), ("stale", 8),
 )  # fmt: skip
 LEASES_MS = (500, 2000, 8000)
 WAITS_MS = (700, 4000, 12_000)
+SLICES_MS = (1000, 5000)  # of the library in its two forms
+SLICES_MAX = 6
+POLLS_MS = (100, 400, 1000, 1900)
+POLLS_MAX = 8
 
 
 class Consumer(Actor):
@@ -48,6 +54,10 @@ class Consumer(Actor):
                 way = self.choose(WAYS)
                 if way == "claim":
                     yield from self._claim(connection)
+                elif way == "slices":
+                    yield from self._wait_in_slices(connection)
+                elif way == "poll":
+                    yield from self._poll(connection)
                 else:
                     yield from self._fetch(connection, way)
                 if not connection.is_open:
@@ -88,6 +98,38 @@ class Consumer(Actor):
             if connection.is_open:
                 yield from self._finish(connection, job, token)
 
+    def _wait_in_slices(self, connection: Connection) -> Script:
+        wait_ms = SLICES_MS[self.pick(len(SLICES_MS))]
+        words = [b"GETJOB", b"TIMEOUT", b"%d" % wait_ms, b"FROM", *self._queues()]
+        self._fetched = []
+        self._lease_ms = 0
+        for _ in range(1 + self.pick(SLICES_MAX)):
+            yield self.ask(connection, [words], self._note_fetched, (wait_ms + 10_000) * MS)
+            if self._fetched or not connection.is_open:
+                break
+        for job, token in self._fetched:
+            if connection.is_open:
+                yield from self._finish(connection, job, token)
+
+    def _poll(self, connection: Connection) -> Script:
+        pause_us = POLLS_MS[self.pick(len(POLLS_MS))] * MS
+        words = [b"GETJOB", b"NOHANG", b"FROM", *self._queues()]
+        self._lease_ms = 0
+        for _ in range(2 + self.pick(POLLS_MAX)):
+            self._fetched = []
+            yield self.ask(connection, [words], self._note_polled)
+            fetched = self._fetched
+            if not connection.is_open:
+                return
+            for job, token in fetched:
+                yield from self._finish(connection, job, token)
+            yield pause_us
+
+    def _note_polled(self, connection: Connection, words: Words, reply: Any) -> None:
+        self._note_fetched(connection, words, reply)
+        names = words[words.index(b"FROM") + 1 :]
+        self.world.waits.polled(connection, names, not reply or isinstance(reply, hiredis.ReplyError))
+
     def _note_fetched(self, connection: Connection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
@@ -122,11 +164,16 @@ class Consumer(Actor):
         if fate in ("nack", "nack after"):
             yield from self._give_back(connection, job, token, fate)
             return
-        if fate == "ack elsewhere":
+        if fate in ("ack elsewhere", "nack elsewhere", "reconnect"):
+            if fate == "reconnect":
+                connection.close_ours()
             machines = self.world.machines
             other = self.connect(machines[self.pick(len(machines))])
             if other is not None:
-                yield self.ask(other, [[b"ACKJOB", job.id]], self._note_ack)
+                if fate == "nack elsewhere":
+                    yield self.ask(other, [[b"NACK", job.id]], self._note_nack)
+                else:
+                    yield self.ask(other, [[b"ACKJOB", job.id]], self._note_ack)
                 other.close_ours()
                 return
         if not connection.is_open:

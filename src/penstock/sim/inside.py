@@ -156,7 +156,7 @@ class Inside:
         enough = [
             other.index
             for other in others
-            if _linked_ms(machine, other) >= waited_ms and _linked_ms(other, machine) >= waited_ms
+            if linked_ms(machine, other) >= waited_ms and linked_ms(other, machine) >= waited_ms
         ]
         if len(enough) + 1 >= job.terms.replicate:
             world.fail("P1", f"refused though n{machine.index} could reach {len(enough)} sound nodes: {job}")
@@ -221,7 +221,7 @@ def _refuses(machine: Machine, message: bus.Message) -> bool:
     return any(machine.has_paused(record.queue) for record in bus.records(message))
 
 
-def _linked_ms(machine: Machine, other: Machine) -> int:
+def linked_ms(machine: Machine, other: Machine) -> int:
     """Tell for how long a node has had its link to another one, and nothing against it."""
     peer = machine.node.cluster.peers.get(other.node_id) if machine.is_up else None
     if peer is None or peer.link != LINKED or peer.flags & (PFAIL | FAIL | LEAVING | HANDSHAKE):

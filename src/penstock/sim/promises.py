@@ -7,6 +7,8 @@ P4  a stale token does nothing at the node that gave it
 P5  a job of retry 0 is delivered once at most
 P6  after the faults everything drains, acks are collected, and nothing stays
 P8  no delayed job is early by every clock that may have released it
+
+P10, nobody waits in vain, is looked at in `waits.py`.
 """
 
 from __future__ import annotations
@@ -203,6 +205,8 @@ class Promises:
         job.was_late = now_us >= job.not_before_us
         job.nacked_us = now_us
         job.not_before_us = now_us + after_ms * MS - machine.turn_us if after_ms else 0
+        if not after_ms:
+            self._world.waits.given_back(job)
 
     def put_off(self, job: JobFacts, by_us: int) -> None:
         """Note that a worker keeps a job for longer."""

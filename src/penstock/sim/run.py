@@ -74,6 +74,7 @@ def _play(world: World) -> None:
     for actor in actors:
         timeline.at(2 * SECOND, actor.begin)
     timeline.at(SECOND, world.look)
+    timeline.at(SECOND, world.waits.look)
     timeline.run(HEAL_MS * MS)
     world.is_producing = False
     world.is_calm = True

@@ -15,6 +15,7 @@ from penstock.sim.plan import Plan
 from penstock.sim.promises import Promises
 from penstock.sim.setup import Setup
 from penstock.sim.timeline import MS, Digest, Timeline
+from penstock.sim.waits import Waits
 from penstock.wire import bus
 
 VIOLATIONS_MAX = 20
@@ -59,6 +60,7 @@ class World:
         self.network = Network(self, Random(f"{setup.seed} network"))
         self.operator = Operator(self)
         self.promises = Promises(self)
+        self.waits = Waits(self)
         self.network.watch = self.promises.inside.sends
         self.network.unsent = self.promises.unsent
         for _ in range(setup.nodes):

@@ -71,8 +71,11 @@ NOREPLY: Final = 1
 INCR_NACKS: Final = 2
 INCR_DELIVERIES: Final = 4
 QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
-WAITERS_SHIFT: Final = 16  # NEEDJOBS: how many clients wait there, up to 255; none means that nobody does any more
-WAIT_SHIFT: Final = 8  # NEEDJOBS: for how long they will wait
+RETURNED: Final = 512  # YOURJOBS: nobody waits where it was sent; it stays where it arrives now
+WAITERS_SHIFT: Final = 16  # NEEDJOBS: how many clients wait there, up to 255
+WAIT_SHIFT: Final = (
+    8  # NEEDJOBS: how long the request stands; with no client that waits, it is of one that has asked once
+)
 WAIT_UNIT_MS: Final = 200
 BYTE_MAX: Final = 255
 
@@ -81,6 +84,8 @@ OUR_MARK: Final = b"PNSK"
 OUR_VERSION: Final = 1
 VERSION: Final = 1
 CAN_MANY: Final = 1  # the ability to take MANY, and more than one job in a REPLJOB
+COUNTS_WAITS: Final = 2  # NEEDJOBS with waiting clients: the value is how many of them are new
+ABILITIES: Final = CAN_MANY | COUNTS_WAITS
 
 HEADER: Final = struct.Struct(">4sIHHHH40s46x4sBBQ20xHHxBBB")
 HEADER_BYTES: Final = 144
@@ -156,7 +161,7 @@ def encode(
         sender,
         OUR_MARK,
         OUR_VERSION,
-        CAN_MANY,
+        ABILITIES,
         sequence,
         port,
         node_flags,
@@ -199,6 +204,11 @@ def decode(data: bytes) -> Message | None:
 def is_about_nodes(data: bytes) -> bool:
     """Tell whether a whole message is about nodes, not about jobs."""
     return int.from_bytes(data[12:14], "big") in NODE_TYPES
+
+
+def is_request(data: bytes) -> bool:
+    """Whether a whole message asks for jobs."""
+    return int.from_bytes(data[12:14], "big") == NEEDJOBS
 
 
 def sender_of(data: bytes) -> bytes:

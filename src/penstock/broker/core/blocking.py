@@ -12,7 +12,16 @@ from penstock.broker.core import refusals
 from penstock.broker.core.delivery import fetch, unfetch, wake
 from penstock.broker.core.eviction import IDLE_MS, is_idle
 from penstock.broker.core.exchange import Exchange
-from penstock.broker.core.federation import give_wanted, need_jobs, note_wait, wake_exchange
+from penstock.broker.core.federation import (
+    BUSY_MS,
+    SLICE_MS,
+    ask_once,
+    give_wanted,
+    note_wait,
+    retell,
+    wait_ended,
+    wake_exchange,
+)
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
@@ -45,7 +54,7 @@ def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int) -> lis
 def ask_others(node: Node, names: list[bytes]) -> None:
     """Ask other nodes for jobs of queues that a client found empty and won't wait for."""
     for name in names:
-        need_jobs(node, node.queue(name), True)
+        ask_once(node, node.queue(name))
 
 
 def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> None:
@@ -56,8 +65,7 @@ def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> Non
     for queue in waiter.queues:
         queue.waiters[waiter] = None
         if node.cluster.size > 1:
-            note_wait(node, queue, timeout_ms)
-            node.ready[queue] = None  # others are told that somebody waits
+            note_wait(node, queue)
     if timeout_ms:
         node.timers.set(waiter, node.now_ms + timeout_ms)
 
@@ -65,17 +73,22 @@ def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> Non
 def give_up_waiting(node: Node, waiting: Waiter | Addition) -> None:
     """Let nobody wait for a client that is gone."""
     if isinstance(waiting, Waiter):
-        leave(node, waiting)
+        leave(node, waiting, 0)
     else:
         waiting.client = None
         give_up(node, waiting, refusals.REPLICATION_TIMEOUT)
 
 
-def leave(node: Node, waiter: Waiter) -> None:
-    """Take a client out of all lines: it was served, its time is over, or it is gone."""
+def leave(node: Node, waiter: Waiter, linger_ms: int) -> None:
+    """Take a client out of all lines: it was served, its time is over, or it is gone.
+
+    Other nodes hear of it after `linger_ms`, in which a client often comes back.
+    """
     node.timers.cancel(waiter)
     for queue in waiter.queues:
         queue.waiters.pop(waiter, None)
+        if queue.exchange is not None:
+            wait_ended(node, queue, linger_ms)
         if not queue.waiters and node.queues.by_name.get(queue.name) is queue and is_idle(node, queue, IDLE_MS[0]):
             node.drop_queue(queue)
     waiter.queues = ()
@@ -89,9 +102,9 @@ def serve_ready(node: Node) -> None:
         while queue.waiters and queue.length and not queue.pause & PAUSED_OUT:
             waiter = next(iter(queue.waiters))
             (job,) = fetch(node, queue, 1, waiter.lease_ms)
-            leave(node, waiter)
+            leave(node, waiter, BUSY_MS)
             node.port.answer(waiter, job)
-        if queue.exchange is not None or queue.waiters:
+        if queue.exchange is not None:
             _trade(node, queue)
 
 
@@ -103,12 +116,10 @@ def take_back(node: Node, jobs: list[Job]) -> None:
 
 
 def _trade(node: Node, queue: Queue) -> None:
-    """Give what nobody here waits for to others, or ask them for what somebody here waits for."""
+    """Give what nobody here waits for to others; at the end of the turn they hear who waits here."""
     if queue.length:
         give_wanted(node, queue)
-    if not queue.length:
-        need_jobs(node, queue, bool(queue.waiters))
-    node.ready.pop(queue, None)  # giving the last one away is no reason to ask for more
+    node.untold[queue] = None
 
 
 def set_pause(node: Node, queue: Queue, flags: int) -> None:
@@ -118,6 +129,8 @@ def set_pause(node: Node, queue: Queue, flags: int) -> None:
         node.journal.paused(queue.name, flags)
     if not flags & PAUSED_OUT and queue.length:
         node.ready[queue] = None
+    if queue.waiters and queue.exchange is not None:
+        retell(node, queue)
 
 
 def heard_pause(node: Node, peer: Peer, message: bus.Message) -> None:
@@ -133,8 +146,10 @@ def refuse_waiters(node: Node) -> None:
     """Send everybody away from a node that is leaving."""
     for queue in list(node.queues.by_name.values()):
         for waiter in list(queue.waiters):
-            leave(node, waiter)
+            leave(node, waiter, 0)
             node.port.answer(waiter, Refused(*refusals.NODE_LEAVING))
+        if queue.exchange is not None and queue.exchange.told:
+            retell(node, queue)
 
 
 def tick(node: Node) -> bool:
@@ -145,7 +160,7 @@ def tick(node: Node) -> bool:
         if isinstance(item, Job):
             wake(node, item)
         elif isinstance(item, Waiter):
-            leave(node, item)
+            leave(node, item, SLICE_MS)
             node.port.answer(item, None)
         elif isinstance(item, Addition):
             wake_addition(node, item)

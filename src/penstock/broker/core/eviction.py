@@ -53,7 +53,8 @@ def is_idle(node: Node, queue: Queue, idle_ms: int) -> bool:
     """Tell whether a queue may be forgotten."""
     if queue.length or queue.waiters or queue.pause or node.now_ms - queue.accessed_ms < idle_ms:
         return False
-    return queue.exchange is None or not queue.exchange.is_wanted(node.now_ms)
+    exchange = queue.exchange
+    return exchange is None or not (exchange.told or exchange.is_wanted(node.now_ms))
 
 
 def drop_idle_queues(node: Node) -> None:

@@ -1,13 +1,30 @@
-"""Jobs move to where somebody waits for them.
+"""Jobs move to where somebody waits for them, and nowhere else.
 
-A node whose clients wait asks the others (NEEDJOBS): everybody at first and then less and less often, those who gave it
-jobs lately whenever it runs dry. Whoever has some gives a part of them (YOURJOBS); the giver keeps its copy as an
-active one, unless the job may be delivered once only.
+A job leaves its node for a client that is blocked in GETJOB on another node, or that asked there within the last
+500 ms. Nodes ask each other for jobs with NEEDJOBS and give them with YOURJOBS; the giver keeps its copy as an active
+one, unless the job may be delivered only once. NEEDJOBS has these forms:
 
-Our nodes also remember who asked, with how many clients waiting: a job that is queued there later, and that nobody
-there waits for, is sent on at once. A request stands until so many jobs were sent, or for 45 s. So a waiting client
-gets a new job within a message's time, and nobody has to ask over and over. A node that is sent a job when nobody waits
-any more says so to all, and passes the job on to whoever does.
+    value  clients     meaning
+    n      w waiting   n clients began to wait, w wait now: as many jobs may be sent, at once or when they come
+    0      w waiting   fewer clients wait than the receiver was told: w
+    0      none        nobody waits any more
+    1      none, with  a client asked without waiting (NOHANG): one job may be sent, now or within 500 ms, but none of
+           a time      RETRY 0
+    n      none        busy clients have fetched the last job: n jobs ahead. An original node knows only this form
+
+The asking node keeps for each other node how many jobs that one may still send (`Exchange.told`), and sends a message
+only when more clients wait than that. So a client that waits, in one call or in many in a row, costs one message to
+each node at first, and one every 15 s in case that a message was lost. A request stands for 45 s.
+
+the end of a wait  Other nodes hear of it at once if the client is gone; after 50 ms if its time is over, since a client
+                   that waits in slices is back by then; after 500 ms if it got a job, since a busy one is back by then.
+a job arrives      If nobody waits for it any more, it goes on to a node where somebody does. Otherwise it stays for the
+                   next client, but for 2 s at most; then it goes back to the node that made it, or else to its
+                   giver, marked RETURNED. One that was not asked for goes back at once.
+a busy client      The last job was fetched, and so was the one before within 500 ms: twice as many jobs are asked for
+                   each time, up to 100, and fewer if they last longer than 500 ms.
+original nodes     They remember no request, so they are asked again while a client waits, every 2 s in the end. What
+                   they give is not given back.
 """
 
 from __future__ import annotations
@@ -16,29 +33,49 @@ from typing import Final
 
 from penstock.broker.core.copies import message_record, read_copies
 from penstock.broker.core.delivery import enqueue, schedule
-from penstock.broker.core.exchange import EXCHANGE_BYTES, WANT_MS, Exchange
-from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, GIVEN, OUT, WAIT_REPL, Job
-from penstock.broker.core.membership import LEAVING, LINKED, Peer
+from penstock.broker.core.exchange import EXCHANGE_BYTES, Exchange, Guests, Want
+from penstock.broker.core.jobs import (
+    ACKED,
+    ACTIVE,
+    BCAST_QUEUED,
+    BCAST_WILLQUEUE,
+    COUNTER_MASK,
+    DELIVERED,
+    GIVEN,
+    IMPORTED,
+    OUT,
+    QUEUED,
+    WAIT_REPL,
+    Job,
+)
+from penstock.broker.core.membership import LINKED, UNREACHABLE, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.broker.core.removal import end_replication, remove
 from penstock.broker.core.replication import alike, join_holders, register_copy
 from penstock.wire import bus
 
-FETCH_MIN: Final = 5
-FETCH_MAX: Final = 100  # an original node has no room for more
-ASK_ALL_MS: Final = 2000
-ASK_ALL_MS_MAX: Final = 30_000
-ASK_ORIGINALS_MS_MAX: Final = 2000  # they forget a request at once
-ASK_TRIES_MAX: Final = 6  # exponents stop here: the intervals are at their largest
-ASK_SOME_MS: Final = 25
-ASK_SOME_MS_MAX: Final = 2000
-NEWS_MS: Final = 100  # more waiting clients than were told of: everybody hears of it, this often at most
-WAITERS_MAX: Final = 255
+BUSY_MS: Final = 500  # a client that got a job, or asked without waiting, is expected back within this time
+SLICE_MS: Final = 50  # one whose time was over, and that waits in slices, within this
+STANDS_MS: Final = 45_000  # a request, unless it is taken back: three repeats
+REPEAT_MS: Final = 15_000
+POLL_AGAIN_MS: Final = 250  # a client that asks all the time is told of this often: others remember it for BUSY_MS
+POLL_MS_MAX: Final = 2000  # a client that asks at least this often gets a job that is here with its next call
+RETURN_MS: Final = 2000  # a job that was given to us waits so long for somebody to fetch it
+ORIGINAL_MS: Final = 25  # original nodes are asked again after this, then after twice as long
+ORIGINAL_MS_MAX: Final = 2000
+TRIES_MAX: Final = 7  # the exponent stops here: the pause is at its largest
+AHEAD_MAX: Final = 100  # an original node has no room for more
+WAITERS_MAX: Final = bus.BYTE_MAX
+STANDS_UNITS: Final = STANDS_MS // bus.WAIT_UNIT_MS
+POLL_FLAGS: Final = -(-BUSY_MS // bus.WAIT_UNIT_MS) << bus.WAIT_SHIFT
+MAKER_AT: Final = 2  # where the first bytes of the id of the node that made a job stand in the job's id
+MAKER_BYTES: Final = 8
+LOOKED_AT_MAX: Final = 100  # jobs of RETRY 0 passed over for a client that doesn't wait
 
 
 def exchange_of(node: Node, queue: Queue) -> Exchange:
-    """Give a queue's exchange with others, made when it is first needed."""
+    """Return a queue's exchange with others, made when it is first needed."""
     exchange = queue.exchange
     if exchange is None:
         exchange = queue.exchange = Exchange(queue)
@@ -46,112 +83,231 @@ def exchange_of(node: Node, queue: Queue) -> Exchange:
     return exchange
 
 
-# Asking.
+# Clients here wait.
 
 
-def note_wait(node: Node, queue: Queue, timeout_ms: int) -> None:
-    """Note that a client will wait for so long; 0 means for ever."""
+def note_wait(node: Node, queue: Queue) -> None:
+    """Note that one more client waits: others hear of it at the end of the turn, unless it has got a job by then."""
     exchange = exchange_of(node, queue)
-    exchange.until_ms = max(exchange.until_ms, node.now_ms + (timeout_ms or WANT_MS))
+    exchange.peak = max(exchange.peak, len(queue.waiters))
+    node.untold[queue] = None
 
 
-def need_jobs(node: Node, queue: Queue, is_waited_for: bool) -> None:
-    """Ask others for jobs: clients wait here, or the last job has just been fetched."""
-    if node.cluster.size == 1 or node.cluster.leaving or queue.pause & PAUSED_OUT:
+def wait_ended(node: Node, queue: Queue, linger_ms: int) -> None:
+    """Note that a client waits no more: others hear of it after this time, if as many don't wait again by then."""
+    exchange = queue.exchange
+    if exchange is None or not exchange.told:
+        return
+    waiters = len(queue.waiters)
+    if not exchange.settle_ms:
+        exchange.peak = waiters
+    elif linger_ms < BUSY_MS:
+        exchange.peak = max(exchange.peak - 1, waiters)
+    if linger_ms == BUSY_MS:
+        exchange.ended_ms = node.now_ms
+    at_ms = node.now_ms + linger_ms
+    if not exchange.settle_ms or at_ms < exchange.settle_ms:
+        exchange.settle_ms = at_ms
+        _arm(node, exchange, at_ms)
+    if not linger_ms:
+        node.untold[queue] = None
+
+
+def retell(node: Node, queue: Queue) -> None:
+    """Let others hear at once how many clients can have jobs here: a pause begins or ends, or the node leaves."""
+    exchange = exchange_of(node, queue)
+    exchange.peak = 0
+    exchange.settle_ms = node.now_ms
+    node.untold[queue] = None
+
+
+def ask_once(node: Node, queue: Queue) -> None:
+    """Ask for one job: a client found nothing, and doesn't wait."""
+    if not _may_ask(node, queue):
         return
     exchange, now_ms = exchange_of(node, queue), node.now_ms
-    rate = exchange.rate(now_ms)
-    if not is_waited_for and not rate:
+    exchange.polled_ms = now_ms
+    if queue.waiters or now_ms - exchange.told_poll_ms < POLL_AGAIN_MS:
         return
-    waiters = min(len(queue.waiters), WAITERS_MAX)
-    sources = exchange.fresh_sources(now_ms)
-    if is_waited_for and _may_ask_all(node, exchange, waiters):
-        _ask_all(node, exchange, waiters)
-    elif sources and (not is_waited_for or waiters > exchange.announced or _may_ask_some(exchange, now_ms)):
-        count = min(max(rate // len(sources), FETCH_MIN), FETCH_MAX)
-        exchange.asked_some_ms = now_ms
-        exchange.asked_some_tries = min(exchange.asked_some_tries + 1, ASK_TRIES_MAX)
-        for source in sources:
-            _ask(node, node.cluster.peers.get(source), queue.name, count, waiters, _wait_ms(node, exchange))
-        exchange.announced = max(exchange.announced, waiters)
-    if queue.waiters:
-        _ask_again_later(node, exchange, waiters)
-
-
-def _may_ask_all(node: Node, exchange: Exchange, waiters: int) -> bool:
-    if not exchange.asked_all_ms:
-        return True
-    passed_ms = node.now_ms - exchange.asked_all_ms
-    if waiters > exchange.announced and passed_ms >= NEWS_MS and not exchange.sources:
-        return True
-    return passed_ms >= _ask_all_ms(node, exchange)
-
-
-def _ask_all_ms(node: Node, exchange: Exchange) -> int:
-    most = ASK_ALL_MS_MAX
-    if any(not peer.abilities & bus.CAN_MANY for peer in node.cluster.others):
-        most = ASK_ORIGINALS_MS_MAX
-    return min(ASK_ALL_MS << exchange.asked_all_tries, most)
-
-
-def _may_ask_some(exchange: Exchange, now_ms: int) -> bool:
-    if not exchange.asked_some_tries:
-        return True
-    pause_ms = min(ASK_SOME_MS << exchange.asked_some_tries, ASK_SOME_MS_MAX)
-    return now_ms - exchange.asked_some_ms >= pause_ms
-
-
-def _ask_all(node: Node, exchange: Exchange, waiters: int) -> None:
-    exchange.asked_all_ms = node.now_ms
-    exchange.asked_all_tries = min(exchange.asked_all_tries + 1, ASK_TRIES_MAX)
-    exchange.announced = waiters
+    exchange.told_poll_ms = now_ms
+    exchange.is_poll_open = True
     for peer in node.cluster.others:
-        _ask(node, peer, exchange.queue.name, 1, waiters, _wait_ms(node, exchange))
+        if not exchange.told.get(peer.id):  # else it sends one anyway
+            _say(node, peer, queue.name, 1, POLL_FLAGS if peer.abilities & bus.CAN_MANY else 0)
 
 
-def _wait_ms(node: Node, exchange: Exchange) -> int:
-    """Tell how long clients will wait here, as far as we know."""
-    return min(max(exchange.until_ms - node.now_ms, 0), WANT_MS)
+def tell_waits(node: Node) -> None:
+    """At the end of a turn: let others hear what has changed for them."""
+    untold, node.untold = node.untold, {}
+    for queue in untold:
+        exchange = queue.exchange
+        if exchange is None:
+            continue
+        if 0 < exchange.settle_ms <= node.now_ms:
+            _settle(node, exchange)
+        if not queue.length and exchange.sources:
+            _ask_ahead(node, exchange)
+        waiters = _waiters(node, queue)
+        if waiters:
+            _tell_more(node, exchange, waiters)
 
 
-def _ask(node: Node, peer: Peer | None, name: bytes, count: int, waiters: int, wait_ms: int) -> None:
-    if peer is not None and peer.link == LINKED:
-        flags = 0
-        if waiters and peer.abilities & bus.CAN_MANY:
-            units = min(max(1, -(-wait_ms // bus.WAIT_UNIT_MS)), bus.BYTE_MAX)
-            flags = waiters << bus.WAITERS_SHIFT | units << bus.WAIT_SHIFT
-        node.outbox.say(peer, bus.NEEDJOBS, bus.named(count, name), flags)
+def _may_ask(node: Node, queue: Queue) -> bool:
+    return node.cluster.size > 1 and not node.cluster.leaving and not queue.pause & PAUSED_OUT
 
 
-def _ask_again_later(node: Node, exchange: Exchange, waiters: int) -> None:
-    pause_ms = exchange.asked_all_ms + _ask_all_ms(node, exchange) - node.now_ms
-    if waiters > exchange.announced:
-        pause_ms = min(pause_ms, NEWS_MS)
-    if exchange.sources:
-        pause_ms = min(pause_ms, ASK_SOME_MS << exchange.asked_some_tries)
-    node.timers.set(exchange, node.now_ms + max(1, pause_ms))
+def _waiters(node: Node, queue: Queue) -> int:
+    """Return how many clients wait for jobs that others may send."""
+    return min(len(queue.waiters), WAITERS_MAX) if _may_ask(node, queue) else 0
+
+
+def _say(node: Node, peer: Peer, name: bytes, value: int, flags: int = 0) -> None:
+    if peer.link == LINKED:
+        node.outbox.say(peer, bus.NEEDJOBS, bus.named(value, name), flags)
+
+
+def _tell(node: Node, exchange: Exchange, peer: Peer, more: int, waiters: int) -> None:
+    """Tell a node of ours how many clients wait, and how many of them it has not heard of."""
+    flags = waiters << bus.WAITERS_SHIFT | STANDS_UNITS << bus.WAIT_SHIFT
+    if not peer.abilities & bus.COUNTS_WAITS:
+        more = max(1, more)
+    _say(node, peer, exchange.queue.name, more, flags)
+    exchange.told[peer.id] = waiters
+
+
+def _tell_more(node: Node, exchange: Exchange, waiters: int) -> None:
+    """Tell those who may send fewer jobs than clients wait here."""
+    now_ms = node.now_ms
+    polled = now_ms - exchange.told_poll_ms < POLL_AGAIN_MS  # the job that it brings serves the first of them
+    has_originals = False
+    for peer in node.cluster.others:
+        if peer.link != LINKED:
+            continue
+        if not peer.abilities & bus.CAN_MANY:
+            has_originals = True
+            continue
+        told = exchange.told.get(peer.id, 0)
+        if told < waiters:
+            _tell(node, exchange, peer, waiters - (told or int(polled)), waiters)
+    if not exchange.repeat_ms:
+        exchange.repeat_ms = now_ms + REPEAT_MS
+        _arm(node, exchange, exchange.repeat_ms)
+    if has_originals and exchange.original_ms <= now_ms:
+        _ask_originals(node, exchange)
+
+
+def _ask_originals(node: Node, exchange: Exchange) -> None:
+    for peer in node.cluster.others:
+        if not peer.abilities & bus.CAN_MANY:
+            _say(node, peer, exchange.queue.name, 1)
+    exchange.original_ms = node.now_ms + min(ORIGINAL_MS << exchange.original_tries, ORIGINAL_MS_MAX)
+    exchange.original_tries = min(exchange.original_tries + 1, TRIES_MAX)
+    _arm(node, exchange, exchange.original_ms)
+
+
+def _settle(node: Node, exchange: Exchange) -> None:
+    """Tell those who may send more jobs than clients wait here, or waited a moment ago."""
+    waiters = _waiters(node, exchange.queue)
+    most = min(max(waiters, exchange.peak), WAITERS_MAX)
+    exchange.peak = waiters
+    exchange.settle_ms = 0
+    if most > waiters:
+        exchange.settle_ms = max(exchange.ended_ms + BUSY_MS, node.now_ms + 1)
+        _arm(node, exchange, exchange.settle_ms)
+    for peer in node.cluster.others:
+        if exchange.told.get(peer.id, 0) <= most:
+            continue
+        if not most:
+            _say(node, peer, exchange.queue.name, 0)
+        elif peer.abilities & bus.COUNTS_WAITS:  # another one would take it for the end of all waits
+            _tell(node, exchange, peer, 0, most)
+    if not most:
+        exchange.told.clear()
+        exchange.repeat_ms = 0
+
+
+def _repeat(node: Node, exchange: Exchange, waiters: int) -> None:
+    """Tell all again: what a message said that was lost is told now."""
+    exchange.repeat_ms = node.now_ms + REPEAT_MS
+    known = node.cluster.ids
+    exchange.told = {peer_id: told for peer_id, told in exchange.told.items() if peer_id in known}
+    for peer in node.cluster.others:
+        if peer.abilities & bus.CAN_MANY and peer.link == LINKED:
+            _tell(node, exchange, peer, waiters, waiters)
+
+
+def _ask_ahead(node: Node, exchange: Exchange) -> None:
+    """Ask those who gave us jobs for more, if clients here have fetched the last one and are busy."""
+    queue, now_ms = exchange.queue, node.now_ms
+    fetched = queue.jobs_out - exchange.jobs_out
+    if fetched <= 0:
+        return
+    exchange.jobs_out = queue.jobs_out
+    exchange.guests.clear()
+    span_ms, exchange.dry_ms = now_ms - exchange.dry_ms, now_ms
+    if span_ms <= BUSY_MS:
+        exchange.ahead = min(2 * max(exchange.ahead, fetched), AHEAD_MAX)
+    else:
+        exchange.ahead = exchange.ahead * BUSY_MS // span_ms
+    sources = exchange.fresh_sources(now_ms)
+    if not exchange.ahead or not sources or not _may_ask(node, queue):
+        return
+    for source in sources:
+        peer = node.cluster.peers.get(source)
+        if peer is not None and not exchange.told.get(source):  # else it has no more than it gave
+            exchange.ahead_of.add(source)
+            _say(node, peer, queue.name, -(-exchange.ahead // len(sources)))
+
+
+def _arm(node: Node, exchange: Exchange, at_ms: int) -> None:
+    if not exchange.wake_at or at_ms < exchange.wake_at:
+        node.timers.set(exchange, at_ms)
 
 
 def wake_exchange(node: Node, exchange: Exchange) -> None:
-    """Ask again, if somebody still waits."""
-    if exchange.queue.waiters:
-        need_jobs(node, exchange.queue, True)
+    """Do what is due for a queue's exchange with others."""
+    now_ms = node.now_ms
+    if 0 < exchange.settle_ms <= now_ms:
+        _settle(node, exchange)
+    waiters = _waiters(node, exchange.queue)
+    if not waiters:
+        exchange.repeat_ms = exchange.original_ms = 0
+    elif exchange.repeat_ms and exchange.repeat_ms <= now_ms:
+        _repeat(node, exchange, waiters)
+    if waiters and 0 < exchange.original_ms <= now_ms:
+        _ask_originals(node, exchange)
+    if exchange.guests:
+        _return_guests(node, exchange)
+    times = [exchange.settle_ms, exchange.repeat_ms, exchange.original_ms, *(g.due_ms for g in exchange.guests)]
+    for at_ms in times:
+        if at_ms:
+            _arm(node, exchange, at_ms)
 
 
-def ask_peer(node: Node, peer: Peer) -> None:
-    """Tell a node that has just been linked to what clients wait for here."""
+# Links come and go.
+
+
+def linked(node: Node, peer: Peer) -> None:
+    """Tell a node that has just been linked to what clients wait for here, and give it what it has asked for."""
     for queue in node.queues.by_name.values():
-        if queue.waiters and not node.cluster.leaving:
-            waiters = min(len(queue.waiters), WAITERS_MAX)
-            _ask(node, peer, queue.name, 1, waiters, _wait_ms(node, exchange_of(node, queue)))
+        waiters = _waiters(node, queue)
+        if waiters and peer.abilities & bus.CAN_MANY:
+            _tell(node, exchange_of(node, queue), peer, waiters, waiters)
+        elif waiters:
+            _say(node, peer, queue.name, 1)
+        if queue.length and queue.exchange is not None and peer.id in queue.exchange.wanted:
+            node.ready[queue] = None
 
 
-def _withdraw(node: Node, exchange: Exchange) -> None:
-    """Tell everybody that nobody waits here any more."""
-    exchange.announced = 0
-    for peer in node.cluster.others:
-        if peer.abilities & bus.CAN_MANY:
-            node.outbox.say(peer, bus.NEEDJOBS, bus.named(0, exchange.queue.name))
+def unlinked(node: Node, peer: Peer) -> None:
+    """Count nothing as sent that may have been lost with a link."""
+    for queue in node.queues.by_name.values():
+        exchange = queue.exchange
+        if exchange is not None:
+            exchange.told.pop(peer.id, None)
+            want = exchange.wanted.get(peer.id)
+            if want is not None and want.is_blocked:
+                want.count = want.waiters
 
 
 # Giving.
@@ -161,76 +317,155 @@ def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     """Give jobs to a node that asks, or remember that it did."""
     count, name = bus.name_of(message)
     waiters = message.flags >> bus.WAITERS_SHIFT
-    wait_ms = (message.flags >> bus.WAIT_SHIFT & bus.BYTE_MAX) * bus.WAIT_UNIT_MS
+    stands_ms = (message.flags >> bus.WAIT_SHIFT & bus.BYTE_MAX) * bus.WAIT_UNIT_MS
     queue = node.queues.by_name.get(name)
-    if queue is None and waiters:
+    if queue is None and stands_ms:
         queue = node.queue(name)
     if queue is None:
         return
-    if waiters:
-        exchange_of(node, queue).wanted[peer.id] = (waiters, node.now_ms + wait_ms)
+    if stands_ms:
+        more = count if message.abilities & bus.COUNTS_WAITS else waiters
+        _note_want(exchange_of(node, queue), peer, more, waiters, node.now_ms, stands_ms)
+        give_wanted(node, queue)
+        return
     exchange = queue.exchange
     if not count and message.abilities:
         if exchange is not None:
             exchange.wanted.pop(peer.id, None)
         return
-    if not queue.length or queue.pause & PAUSED_OUT:
+    if not queue.length or queue.pause & PAUSED_OUT or peer.link != LINKED:
         return
-    if exchange is not None and not waiters and exchange.rate(node.now_ms):
-        return  # we fetch them ourselves; a client that waits there is another matter: nobody waits here
-    if peer.link != LINKED:
-        return  # it can ask us, but we can't give it anything yet
-    count = min(count, FETCH_MAX)
-    _give(node, queue, peer, count if queue.length >= 2 * count else max(1, queue.length // 2))
+    if exchange is not None and exchange.rate(node.now_ms):
+        return  # we fetch them ourselves
+    count = min(count, AHEAD_MAX)
+    _give(node, queue, peer, queue.take(count if queue.length >= 2 * count else max(1, queue.length // 2)))
+
+
+def _note_want(exchange: Exchange, peer: Peer, more: int, waiters: int, now_ms: int, stands_ms: int) -> None:
+    want = exchange.wanted.get(peer.id)
+    if want is not None and want.until_ms <= now_ms:
+        want = None
+    if not waiters:
+        if want is None or not want.count:
+            exchange.wanted[peer.id] = Want(1, 1, now_ms + BUSY_MS, False)
+        return
+    count = waiters if want is None else min(waiters, want.count + more)
+    exchange.wanted[peer.id] = Want(count, waiters, now_ms + stands_ms, True)
 
 
 def give_wanted(node: Node, queue: Queue) -> None:
-    """Send jobs that nobody here waits for to nodes that wait for them."""
+    """Send jobs that nobody here waits for to nodes that ask for them: first to those where clients wait."""
     exchange = queue.exchange
-    if exchange is None or queue.pause & PAUSED_OUT or not exchange.is_wanted(node.now_ms):
+    if exchange is None or not queue.length or queue.pause & PAUSED_OUT or not exchange.is_wanted(node.now_ms):
         return
-    for peer_id, (count, until_ms) in list(exchange.wanted.items()):
-        peer = node.cluster.peers.get(peer_id)
-        if peer is None or peer.link != LINKED or peer.flags & LEAVING:
+    for is_blocked in (True, False):
+        for peer_id, want in list(exchange.wanted.items()):
+            peer = node.cluster.peers.get(peer_id)
+            if peer is None or peer.link != LINKED or not want.count or want.is_blocked is not is_blocked:
+                continue
+            jobs = queue.take(want.count) if is_blocked else _take_for_poll(node, exchange)
+            if not jobs:
+                continue
+            _give(node, queue, peer, jobs)
+            want.count -= len(jobs)
             del exchange.wanted[peer_id]
-            continue
-        given = _give(node, queue, peer, min(count, queue.length, FETCH_MAX))
-        del exchange.wanted[peer_id]
-        if given < count:
-            exchange.wanted[peer_id] = (count - given, until_ms)  # behind the others now
-        if not queue.length:
-            return
+            exchange.wanted[peer_id] = want  # behind the others now
+            if not queue.length:
+                return
 
 
-def _give(node: Node, queue: Queue, peer: Peer, count: int) -> int:
-    """Hand jobs over, and tell how many."""
-    jobs = queue.take(count)
+def _take_for_poll(node: Node, exchange: Exchange) -> list[Job]:
+    """Take one job for a client elsewhere that doesn't wait, unless one here will ask for it first."""
+    queue = exchange.queue
+    if queue.length == 1 and node.now_ms - exchange.polled_ms < POLL_MS_MAX and exchange.polled_ms:
+        return []
+    for job in queue.oldest(LOOKED_AT_MAX):
+        if job.rules.retry_s and not job.flags & IMPORTED:
+            _take(queue, job)
+            return [job]
+    return []
+
+
+def _take(queue: Queue, job: Job) -> None:
+    """Take a job out of the middle of its queue."""
+    job.state = ACTIVE
+    job.flags = job.flags & ~IMPORTED | DELIVERED | OUT
+    queue.drop()
+
+
+def _give(node: Node, queue: Queue, peer: Peer, jobs: list[Job], flags: int = 0) -> None:
+    """Hand jobs over that were taken out of their queue."""
     queue.accessed_ms = node.now_ms
     queue.jobs_out += len(jobs)
+    if queue.exchange is not None:
+        queue.exchange.jobs_out += len(jobs)
     kept: list[Job] = []
     for job in jobs:
-        if job.rules.retry_s:  # there its time begins anew, so here as well
+        if job.rules.retry_s:  # there its time begins again, so here as well
             join_holders(node, job, peer.alone)
             job.flags = job.flags & ~OUT | GIVEN | BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
-        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job))
+        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), flags)
         if not job.rules.retry_s:
             remove(node, job)
     if kept and node.journal is not None:
         node.journal.delivered(kept)
-    if queue.exchange is not None and not queue.length:
-        node.ready[queue] = None
-    return len(jobs)
+
+
+def _return_guests(node: Node, exchange: Exchange) -> None:
+    """Send jobs back that came for clients which did not fetch them."""
+    queue, now_ms = exchange.queue, node.now_ms
+    kept: list[Guests] = []
+    for guests in exchange.guests:
+        if guests.due_ms > now_ms:
+            kept.append(guests)
+            continue
+        stranded: list[Job] = []
+        returned: dict[Peer, list[Job]] = {}
+        for job in guests.jobs:
+            if job.state != QUEUED or not job.flags & IMPORTED:
+                continue
+            peer = _way_back(node, job, guests.giver)
+            if peer is None:
+                stranded.append(job)
+            else:
+                returned.setdefault(peer, []).append(job)
+        for peer, jobs in returned.items():
+            for job in jobs:
+                _take(queue, job)
+            _give(node, queue, peer, jobs, bus.RETURNED)
+        if stranded:
+            kept.append(Guests(now_ms + RETURN_MS, guests.giver, stranded))
+    exchange.guests = kept
+
+
+def _way_back(node: Node, job: Job, giver: bytes) -> Peer | None:
+    """Return the node that a job belongs to: the one that made it, or else the one that gave it, if it is there."""
+    for peer in node.cluster.others:
+        if peer.id[:MAKER_BYTES] == job.id[MAKER_AT : MAKER_AT + MAKER_BYTES] and _takes_back(peer):
+            return peer
+    found = node.cluster.peers.get(giver)
+    return found if found is not None and _takes_back(found) else None
+
+
+def _takes_back(peer: Peer) -> bool:
+    return peer.link == LINKED and bool(peer.abilities & bus.CAN_MANY) and not peer.flags & UNREACHABLE
+
+
+# Taking.
 
 
 def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     """Take jobs that another node hands over, and queue them."""
     is_new = peer.hands_over(message.sequence)
-    imported: dict[Queue, int] = {}
+    is_returned = bool(message.flags & bus.RETURNED)
+    imported: dict[Queue, list[Job]] = {}
+    sent: dict[bytes, int] = {}
     fresh: list[Job] = []
     for copy in read_copies(node, message):
+        sent[copy.kind.queue] = sent.get(copy.kind.queue, 0) + 1
         job = node.jobs.get(copy.id)
         if (job is None and copy.id in node.finished) or (job is not None and job.state == ACKED):
             holders = job.holders.delivered if job is not None else node.alone.delivered | peer.alone
@@ -251,18 +486,55 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue
-        if job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
+        if _is_nacked(job, copy.kind.nacks):
+            job.nacks = copy.kind.nacks
+        elif job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
             node.outbox.tell(bus.WORKING, peer.alone, job.id, job.requeue_at - node.now_ms)
             continue
         job.flags &= ~BCAST_QUEUED
         if enqueue(node, job):
-            queue = node.queue(job.queue)
-            imported[queue] = imported.get(queue, 0) + 1
+            imported.setdefault(node.queue(job.queue), []).append(job)
     if fresh and node.journal is not None:
         for group in alike(fresh):
             node.journal.added(group)
-    for queue, count in imported.items():
-        exchange = exchange_of(node, queue)
-        if exchange.announced and not queue.waiters:
-            _withdraw(node, exchange)
-        exchange.imported(peer.id, count, node.now_ms)
+    if is_returned:
+        return
+    for name, count in sent.items():
+        queue = node.queues.by_name.get(name)
+        if queue is not None:
+            _note_given(node, queue, peer, count, imported.get(queue))
+
+
+def _is_nacked(job: Job, nacks: int) -> bool:
+    """Whether a job was given back elsewhere since it was delivered here; that node may not know us as a holder."""
+    return 0 < (nacks - job.nacks) & COUNTER_MASK <= COUNTER_MASK // 2
+
+
+def _note_given(node: Node, queue: Queue, peer: Peer, count: int, jobs: list[Job] | None) -> None:
+    """Note what a node has sent us, whether or not we could take it."""
+    exchange, now_ms = exchange_of(node, queue), node.now_ms
+    told = exchange.told.get(peer.id, 0)
+    is_asked_for = told > 0 or peer.id in exchange.ahead_of or exchange.is_poll_open
+    if told:
+        exchange.told[peer.id] = max(0, told - count)
+    elif peer.id in exchange.ahead_of:
+        exchange.ahead_of.remove(peer.id)
+    else:
+        exchange.is_poll_open = False
+    exchange.told_poll_ms = exchange.original_tries = 0
+    node.untold[queue] = None
+    if not jobs:
+        return
+    exchange.imported(peer.id, len(jobs), now_ms)
+    if not peer.abilities & bus.CAN_MANY:
+        return
+    if not is_asked_for and not queue.waiters:
+        _say(node, peer, queue.name, 0)  # it may believe that clients wait here
+    mine = node.cluster.my_id[:MAKER_BYTES]
+    guests = [job for job in jobs if job.id[MAKER_AT : MAKER_AT + MAKER_BYTES] != mine]
+    for job in guests:
+        job.flags |= IMPORTED
+    if guests:
+        due_ms = now_ms + (RETURN_MS if is_asked_for else 1)
+        exchange.guests.append(Guests(due_ms, peer.id, guests))
+        _arm(node, exchange, due_ms)

@@ -45,6 +45,7 @@ PING_EVERY_CRONS: Final = 10  # a second
 SAMPLE: Final = 5
 GOSSIP_MIN: Final = 3
 REPORTS_TIMEOUTS: Final = 2  # a report of failure counts for this many node timeouts
+SILENT_MS: Final = 1000  # a node that lost its link to us has a new one by then, and need not have said so
 FLAGS_TOLD: Final = PFAIL | FAIL | NOADDR | LEAVING
 
 
@@ -77,13 +78,15 @@ def link_opened(node: Node, peer: Peer) -> None:
 def _greet(node: Node, peer: Peer) -> None:
     """Take up with a node what had to wait for it."""
     acks.collect_again(node)
-    federation.ask_peer(node, peer)
+    federation.linked(node, peer)
     announcing.announce_if_linked(node)
 
 
 def link_lost(node: Node, peer: Peer) -> None:
     """Our link to a node is gone, or could not be opened."""
     peer.link = NO_LINK
+    peer.speaks = False  # its process may be a new one, that has no link to us yet
+    federation.unlinked(node, peer)
     node.cluster.recount()
 
 
@@ -91,6 +94,7 @@ def _drop_link(node: Node, peer: Peer) -> None:
     if peer.link != NO_LINK:
         node.outbox.port.disconnect(peer)
         peer.link = NO_LINK
+        federation.unlinked(node, peer)
         node.cluster.recount()
 
 
@@ -158,6 +162,8 @@ def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
         if not peer.ping_sent:
             peer.ping_sent = now_ms  # nobody answers there, either
     elif peer.link == LINKED:
+        if not peer.speaks and now_ms - peer.linked_ms > SILENT_MS:
+            _speaks(node, peer)
         if pending_ms > node_timeout_ms // 2 and now_ms - peer.linked_ms > node_timeout_ms:
             if not node.outbox.port.moves(peer):  # else it reads something large, behind which our ping waits
                 _drop_link(node, peer)
@@ -166,6 +172,12 @@ def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
     if pending_ms > node_timeout_ms and not peer.flags & (PFAIL | FAIL | HANDSHAKE):
         peer.flags |= PFAIL
         node.cluster.recount()
+
+
+def _speaks(node: Node, peer: Peer) -> None:
+    """Take a node for one that can confirm copies: it has a link to us, or ours is no longer a new one."""
+    peer.speaks = True
+    node.cluster.recount()
 
 
 def _ping_one(node: Node) -> None:
@@ -243,6 +255,8 @@ def heard(node: Node, line: Line, message: Message) -> None:
         cluster.recount()
     if message.type != bus.PONG:
         sender.flags &= ~UNHEARD
+        if not sender.speaks:
+            _speaks(node, sender)
         _update_address(node, sender, line.ip, message.port)
     _take_gossip(node, sender, message)
 

@@ -38,6 +38,7 @@ LISTED: Final = 8  # an entry of its queue's order still points here, valid or n
 OUT: Final = 32  # with a client of this node, whose time isn't over
 GIVEN: Final = 128  # with another node, for whose clients the same holds
 RETURNING: Final = 64  # given back with a delay: others hear when it is queued
+IMPORTED: Final = 256  # given by another node, and not fetched yet: it may go back (core.federation)
 ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
 
 COUNTER_MASK: Final = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk

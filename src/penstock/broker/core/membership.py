@@ -75,6 +75,7 @@ class Peer:
         "ping_sent",
         "pong_received",
         "port",
+        "speaks",
     )
 
     def __init__(self, peer_id: bytes, ip: str, port: int, flags: int, now_ms: int) -> None:
@@ -87,6 +88,7 @@ class Peer:
         self.pong_received = 0
         self.link = NO_LINK  # our link to it
         self.linked_ms = 0
+        self.speaks = False  # it has a link to us, too, on which it can confirm copies
         self.abilities = 0  # what it can do beyond an original node (wire.bus)
         self.fail_reports: dict[bytes, int] = {}  # who says that it fails, and when
         self.handed_over = 0  # sequence of its last message that gave us a job for good
@@ -167,7 +169,7 @@ class Cluster:
         self.size = len(known)
         self.others = [peer for peer in known if peer is not self.myself]
         self.reachable = [peer for peer in self.others if not peer.flags & UNREACHABLE]
-        self.ready = [peer for peer in self.reachable if peer.link == LINKED]  # for copies of new jobs
+        self.ready = [peer for peer in self.reachable if peer.link == LINKED and peer.speaks]  # for copies of new jobs
         self.epoch += 1
 
     def meet(self, ip: str, port: int, placeholder_id: bytes, now_ms: int, flags: int = MEET) -> None:

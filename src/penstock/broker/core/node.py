@@ -91,6 +91,7 @@ class Node:
         self.queues = QueueTable()
         self.timers = Timers()
         self.ready: dict[Queue, None] = {}  # queues with both jobs and waiters
+        self.untold: dict[Queue, None] = {}  # queues of which other nodes may have to hear at the end of the turn
         self.claims: dict[bytes, Claim] = {}
         self.acked: dict[bytes, Job] = {}  # acked here, and not yet known to be so everywhere
         self.finished = Finished(self.memory)

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush, merge, nlargest, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.core.jobs import ACTIVE, DELIVERED, LISTED, OUT, QUEUED, Job
+from penstock.broker.core.jobs import ACTIVE, DELIVERED, IMPORTED, LISTED, OUT, QUEUED, Job
 
 if TYPE_CHECKING:
     from penstock.broker.core.exchange import Exchange
@@ -102,7 +102,7 @@ class Queue:
                 job = jobs.popleft()
             if job.state == QUEUED:
                 job.state = ACTIVE
-                job.flags = job.flags & ~LISTED | DELIVERED | OUT
+                job.flags = job.flags & ~(LISTED | IMPORTED) | DELIVERED | OUT
                 taken.append(job)
                 most -= 1
             else:

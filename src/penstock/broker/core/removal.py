@@ -89,6 +89,7 @@ def forget_all(node: Node) -> None:
     node.queues.clear()
     node.claims.clear()
     node.ready.clear()
+    node.untold.clear()
     node.acked.clear()
     node.finished.clear()
     node.unannounced.clear()

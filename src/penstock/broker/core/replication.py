@@ -1,7 +1,8 @@
 """Copies of jobs on other nodes.
 
 A producer that asked for `replicate` copies hears of its job when so many nodes have confirmed theirs. Copies go to as
-many nodes as are needed at once; after 50 ms without success one more node is tried, then another after growing pauses.
+many nodes as are needed at once, of those that have a link to this one, on which they can confirm; after 50 ms without
+success one more node is tried, then another after growing pauses.
 Those who have not confirmed are sent the job again after a second (a large one later), or when their link is a new one:
 before that they are only slow, and more of the same would make them slower. If it fails, everybody who may have a copy
 is told to forget it.
@@ -154,7 +155,7 @@ def _try_harder(node: Node, addition: Addition) -> None:
                 job.holders.delivered = addition.delivered
             _send(node, addition, addition.delivered, bus.QUEUE_IT)
         return
-    more = node.choose(1, addition.delivered)
+    more = node.choose(max(1, addition.replicate - len(addition.delivered)), addition.delivered)
     if more:
         addition.delivered = addition.delivered.union(more)
         addition.is_wider = True

@@ -83,6 +83,7 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
         join_holders(node, job, peer.alone.union(nodes or ()))
         if flags & bus.INCR_NACKS:
             job.nacks = (job.nacks + 1) & COUNTER_MASK
+            job.flags &= ~(OUT | GIVEN)  # whoever had it gave it back there: no reason to refuse it, nor a lease
         elif flags & bus.INCR_DELIVERIES:
             job.deliveries = (job.deliveries + 1) & COUNTER_MASK
         if job.token and job.state == ACTIVE and not job.flags & OUT:
