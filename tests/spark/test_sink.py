@@ -174,7 +174,10 @@ def test_columns_that_options_name_say_how_a_job_is_added(url: str, store: block
         "labels": pa.array([[("h", "1")], None, []], pa.map_(pa.string(), pa.string())),
     }
     write(url, pa.record_batch(columns), delayColumn="wait", headersColumn="labels")
-    assert [(job.payload, job.headers) for job in store.queue("jobs").peek()] == [({"n": 1}, {"h": "1"}), ({"n": 2}, {})]
+    assert [(job.payload, job.headers) for job in store.queue("jobs").peek()] == [
+        ({"n": 1}, {"h": "1"}),
+        ({"n": 2}, {}),
+    ]
     assert store.queue("jobs").scheduled() == 1
 
 

@@ -86,23 +86,40 @@ def fill(
     source: Annotated[
         str, typer.Option("--from", metavar="parquet:DIR", help="Where the rows are.", show_default=False)
     ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="An option of the writer, as delayColumn=wait or uniqueFor=3600; can be given many times.",
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Add rows also if an earlier fill has added them.")] = False,
     master: Master = "local[*]",
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
     """Add a job for each row of Parquet files; prints how many were added.
 
-    A column `body` (or `payload`) is the job, else all columns are, as JSON. `headers`, `delay`, `ttl`, `retry` and
-    `unique` are its options.
+    A column `body` or `payload` is the job; without them all columns are, as JSON. Jobs that a drain wrote get their
+    headers back. A fill that was killed and is run again on the same files adds the rest, where the store has unique
+    keys.
     """
     draining = _draining()
     directory = draining.parquet_directory(source, _is_remote(master))
-    _check("write", url=url, queue=queue)
+    options = _pairs("--option", option, "delayColumn=wait")
+    _check("write", **{**options, "url": url, "queue": queue})
     if not _is_remote(master):
         _look(url, queue)
     with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
         told = None if _is_remote(master) else f"{own}/count"
-        print(draining.fill(spark, url, queue, directory, count_file=told))
+        done = draining.fill(spark, url, queue, directory, options=options, again=again, count_file=told)
+    print(done.rows if done.added is None else done.added)
+    if done.added is not None and done.added < done.rows:
+        sys.stderr.write(
+            f"{done.rows - done.added} of {done.rows} rows were not added: an earlier fill has added them, or their "
+            "unique key is taken. --again adds the rows of an earlier fill once more.\n"
+        )
 
 
 def _draining() -> Any:
@@ -137,11 +154,11 @@ def _look(url: str, queue: str) -> int:
         return store.queue(queue).sizes().ready
 
 
-def _read_settings(words: list[str] | None) -> dict[str, str]:
+def _pairs(flag: str, words: list[str] | None, example: str) -> dict[str, str]:
     pairs = [word.partition("=") for word in words or []]
     for key, equals, value in pairs:
         if not key or not equals:
-            raise CallerError(f"--conf {key}{equals}{value}: write KEY=VALUE, as in --conf spark.executor.memory=2g")
+            raise CallerError(f"{flag} must be KEY=VALUE, as in {flag} {example}, got {key}{equals}{value}")
     return {key: value for key, _, value in pairs}
 
 
@@ -150,7 +167,7 @@ def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
     from penstock.spark.session import local_session
 
     try:
-        spark = local_session("penstock spark", master, _read_settings(conf))
+        spark = local_session("penstock spark", master, _pairs("--conf", conf, "spark.executor.memory=2g"))
         try:
             yield spark
         finally:

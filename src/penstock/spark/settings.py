@@ -50,7 +50,7 @@ OPTIONS = {
     "uniqueColumn": Option("the column with the unique key of each job, which is added once", "write"),
     "uniqueFor": Option("seconds that a unique key is kept after the end of its job", "write"),
     "writeName": Option("a name that tells this write from others in the same batch of a stream", "write"),
-    "rowKeyColumn": Option("a column that is not part of the job: what is the same when a row is written again", "write"),
+    "rowKeyColumn": Option("a column that stands for the row in its unique key, and is no part of the job", "write"),
     "countFile": Option("a file of the driver's machine that is told how many jobs were added", "write"),
     "partitionJobs": Option("jobs in a partition", "stream"),
     "batchMegabytes": Option("a batch takes no more jobs when they are so large together", "stream"),

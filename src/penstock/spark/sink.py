@@ -6,11 +6,11 @@
     (neither)   the other columns of the row, as a JSON object; `values` says which types can be in it, and how
     queue       the queue of the row, where the option `queue` is not given; with the option it is data
 
-All other columns are data, whatever their names. The options `delayColumn`, `ttlColumn`, `retryColumn`, `headersColumn` and
-`uniqueColumn` name the columns that say how a job is added; all but the unique key are then not part of the JSON object.
+All other columns are data, whatever their names. The options `delayColumn`, `ttlColumn`, `retryColumn`, `headersColumn`
+and `uniqueColumn` name columns that say how a job is added. Of these only the unique key is part of the JSON object.
 
 Nothing is added twice where the store has unique keys: not by a task that Spark runs again, nor by a batch of a stream
-that is run again, be it written by `writeStream` or by `write` within `foreachBatch`. A job's key is that of the
+that is run again, whether by `writeStream` or by `write` within `foreachBatch`. A job's key is that of the
 `uniqueColumn`, else it is made of
 
     the write      the query and the batch of a stream, with the option `writeName`; outside of streams, a random number
@@ -57,7 +57,7 @@ from penstock.queues.capabilities import Capability, require
 from penstock.queues.pushing import NEEDS, Push
 from penstock.spark.outages import through_outages
 from penstock.spark.settings import PUSH_OPTIONS, Settings
-from penstock.spark.values import NUMBERS, TEXTS, Read, reader_of
+from penstock.spark.values import NUMBERS, TEXTS, reader_of
 
 CONTENT_COLUMNS = ("body", "payload")
 _SECONDS = ("a number, of seconds", (*NUMBERS, NullType))
