@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,16 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import errors
 from penstock.cli.progress import Counted
-from penstock.errors import CallerError, MissingExtra, OperatorError, PenstockError
+from penstock.errors import CallerError, MissingExtra
 from penstock.queues.blocking import connect
-
-SPARK_TEXT_MAX = 500  # characters of an error of Spark's
-_OWN = re.compile(r"\bpenstock\.errors\.(\w+): (.+)")
-# The line after a traceback's own, which are indented.
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)")
-_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 app = typer.Typer(
     add_completion=False,
@@ -122,6 +114,25 @@ def fill(
         )
 
 
+@app.command()
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", show_default=False, help="A store to look at, too.")
+    ] = None,
+) -> None:
+    """Say what is missing or wrong for Spark on this machine: packages, Java, the Python of sources and sinks.
+
+    Exits with 1 if a plain SparkSession would not find format("penstock") here.
+    """
+    from penstock.spark.doctor import findings
+
+    are_ok = []
+    for finding in findings(url):
+        print(f"{'ok' if finding.is_ok else 'wrong':<6} {finding.text}")
+        are_ok.append(finding.is_ok)
+    raise typer.Exit(0 if all(are_ok) else 1)
+
+
 def _draining() -> Any:
     try:
         from penstock.spark import draining
@@ -164,6 +175,7 @@ def _pairs(flag: str, words: list[str] | None, example: str) -> dict[str, str]:
 
 @contextmanager
 def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
+    from penstock.spark.refusals import sentence_of
     from penstock.spark.session import local_session
 
     try:
@@ -175,23 +187,7 @@ def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
     except Exception as problem:
         if loud or type(problem).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
             raise
-        raise _spoken(str(problem)) from problem
-
-
-def _spoken(text: str) -> PenstockError:
-    """The sentence that says what is wrong, out of pages of Java and Python.
-
-    Our own if there is one, else what Python said last, else the first line.
-    """
-    own = _OWN.findall(text)
-    if own:
-        name, said = own[-1]
-        kind = getattr(errors, name, OperatorError)
-        said = _STATE.sub("", said)[:SPARK_TEXT_MAX]
-        return CallerError(said) if issubclass(kind, CallerError) else OperatorError(f"Spark failed: {said}")
-    of_python = _PYTHON.findall(text)
-    said = of_python[-1] if of_python else text.strip().partition("\n")[0]
-    return OperatorError(f"Spark failed: {_STATE.sub('', said)[:SPARK_TEXT_MAX]} (--spark-log shows the rest)")
+        raise sentence_of(str(problem)) from problem
 
 
 @contextmanager

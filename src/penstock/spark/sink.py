@@ -56,6 +56,7 @@ from penstock.queues.blocking.counting import Counting
 from penstock.queues.capabilities import Capability, require
 from penstock.queues.pushing import NEEDS, Push
 from penstock.spark.outages import through_outages
+from penstock.spark.refusals import without_traceback
 from penstock.spark.settings import PUSH_OPTIONS, Settings
 from penstock.spark.values import NUMBERS, TEXTS, reader_of
 
@@ -302,6 +303,7 @@ def _push(queue: Queue, jobs: list[Any], has_keys: bool) -> None:
         through_outages(partial(queue.push_many, jobs[begin : begin + size]), SAFE_WITH_KEYS if has_keys else SAFE)
 
 
+@without_traceback
 class QueueWriter(DataSourceArrowWriter):
     """`df.write`, also within `foreachBatch`."""
 
@@ -325,6 +327,7 @@ class QueueWriter(DataSourceArrowWriter):
         """Jobs that were added stay: workers may have them already."""
 
 
+@without_traceback
 class QueueStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`."""
 
