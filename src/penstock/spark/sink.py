@@ -217,17 +217,21 @@ def _is_bytes_of(name: str, kinds: dict[str, DataType], contents: list[str]) -> 
 class _Keys:
     """Unique keys for the rows of a task: a row has the same one whenever the task is run.
 
-    Rows that are wholly alike are counted, so that as many jobs are made of them as there are.
+    Rows that are wholly alike are counted, so that as many jobs are made of them as there are. Stores keep a key for a
+    day, so it is short.
     """
 
     def __init__(self, write: str, partition: int) -> None:
-        self._task = f"{write}:{partition}"
+        self._task = blake2b(f"{write}:{partition}:".encode(), digest_size=DIGEST_BYTES)
         self._seen: Counter[bytes] = Counter()
 
     def of(self, *row: Any) -> str:
-        digest = blake2b(repr(row).encode(errors="backslashreplace"), digest_size=DIGEST_BYTES).digest()
+        hashed = self._task.copy()
+        hashed.update(repr(row).encode(errors="backslashreplace"))
+        digest = hashed.digest()
         self._seen[digest] += 1
-        return f"spark:{self._task}:{digest.hex()}:{self._seen[digest]}"
+        count = self._seen[digest]
+        return f"spark:{digest.hex()}" if count == 1 else f"spark:{digest.hex()}:{count}"
 
 
 def bodies_of(column: pa.Array) -> list[Any]:
