@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from penstock import blocking
@@ -154,46 +154,50 @@ def test_a_stream_of_whole_jobs_goes_to_the_queue_of_the_option(
     assert [store.queue(name).total() for name in ("jobs", "copies")] == [0, 3]
 
 
-def run_again(checkpoint: Path, start: Callable[[], Any]) -> None:
-    """Run a query as if the driver had died before it could log the first batch as done, and it was started again."""
-    start().awaitTermination()
-    (checkpoint / "commits" / "0").unlink()
-    for crc in checkpoint.glob("commits/.*crc"):
-        crc.unlink()
-    start().awaitTermination()
-
-
-def test_a_write_within_foreach_batch_adds_no_job_twice_when_a_batch_is_run_again(
-    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+@pytest.mark.parametrize("by", ["write", "writeStream"])
+def test_a_batch_that_is_written_to_a_queue_again_adds_no_job_twice(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path, by: str
 ) -> None:
     store.queue("jobs").push_many(["same"] * 20)
-    checkpoint = tmp_path / "checkpoint"
+    copies = {"url": url, "queue": "copies"}
 
     def write(batch: DataFrame, number: int) -> None:
-        rows = batch.select("body")
-        rows.write.format("penstock").option("url", url).option("queue", "copies").mode("append").save()
+        batch.select("body").write.format("penstock").options(**copies).mode("append").save()
 
-    def start() -> Any:
-        writer = stream(spark, url).writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-        return writer.trigger(availableNow=True).start()
+    def write_and_fail(batch: DataFrame, number: int) -> None:
+        write(batch, number)
+        raise RuntimeError("the driver dies before it can log the batch")
 
-    run_again(checkpoint, start)
+    with pytest.raises(StreamingQueryException):
+        run_now(stream(spark, url), write_and_fail, tmp_path / "checkpoint")
     assert store.queue("copies").size() == 20
+    assert store.queue("jobs").sizes().reserved == 20
+    if by == "write":
+        run_now(stream(spark, url), write, tmp_path / "checkpoint")
+    else:
+        writer = stream(spark, url).select("body").writeStream.format("penstock").options(**copies)
+        query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert [store.queue(name).total() for name in ("jobs", "copies")] == [0, 20]
 
 
-def test_a_stream_from_queue_to_queue_adds_no_job_twice_when_a_batch_is_run_again(
-    spark: Any, url: str, store: blocking.Store, tmp_path: Path
-) -> None:
-    store.queue("jobs").push_many(range(40))
-    checkpoint = tmp_path / "checkpoint"
+def test_a_refusal_is_one_sentence(spark: Any, url: str, tmp_path: Path) -> None:
+    def look() -> None:
+        spark.read.format("penstock").option("url", f"{url}.typo").option("queue", "jobs").load().collect()
 
-    def start() -> Any:
-        rows = stream(spark, url, maxJobsPerTrigger=40).select("body")
-        writer = rows.writeStream.format("penstock").option("url", url).option("queue", "copies")
-        return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    def write() -> None:
+        rows = spark.createDataFrame([("a",), (None,)], "body string")
+        rows.write.format("penstock").option("url", url).option("queue", "jobs").mode("append").save()
 
-    run_again(checkpoint, start)
-    assert sorted(job.payload for job in store.queue("copies").jobs()) == list(range(40))
+    def misspell() -> None:
+        spark.read.format("penstock").option("url", url).option("queeu", "jobs").load()
+
+    for call, sentence in ((look, "there is no file"), (write, "a job needs a body"), (misspell, "no option queeu")):
+        with pytest.raises(PySparkException) as caught:
+            call()
+        assert sentence in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        assert "sink.py" not in str(caught.value)
 
 
 def test_jobs_that_a_function_can_not_read_go_to_the_dead_letters(

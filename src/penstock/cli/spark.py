@@ -58,7 +58,7 @@ def drain(
     """
     draining = _draining()
     directory = draining.parquet_directory(to, _is_remote(master))
-    _check("stream", url=url, queue=queue, maxJobsPerTrigger=batch, lease=lease)
+    _check("stream", {"url": url, "queue": queue, "maxJobsPerTrigger": batch, "lease": lease})
     waiting = None if _is_remote(master) else _look(url, queue)
     moved = Counted("jobs to Parquet", None if follow else waiting)
     only = nullcontext() if _is_remote(master) else draining.held(directory)
@@ -100,7 +100,7 @@ def fill(
     draining = _draining()
     directory = draining.parquet_directory(source, _is_remote(master))
     options = _pairs("--option", option, "delayColumn=wait")
-    _check("write", **{**options, "url": url, "queue": queue})
+    _check("write", {**options, "url": url, "queue": queue})
     if not _is_remote(master):
         _look(url, queue)
     with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
@@ -142,7 +142,7 @@ def _draining() -> Any:
     return draining
 
 
-def _check(use: str, **options: Any) -> None:
+def _check(use: str, options: dict[str, Any]) -> None:
     """Refuse before Spark starts what it would refuse after that."""
     from penstock.spark.settings import check_use, read_settings
 
