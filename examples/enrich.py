@@ -9,7 +9,6 @@ import json
 import sys
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from penstock.spark.failing import split, to_dead_letters, trying
 from penstock.spark.session import local_session
@@ -31,8 +30,9 @@ def main(url: str, source: str, target: str) -> None:
     def handle(batch: DataFrame, number: int) -> None:
         good, bad = split(batch.withColumn("payload", price("body")), "payload")
         # An order keeps its id as the key of the new job: a batch that is run again adds none twice.
-        jobs = good.select("payload", f.concat(f.lit("priced:"), "id").alias("unique"))
-        jobs.write.format("penstock").option("url", url).option("queue", target).mode("append").save()
+        jobs = good.select("payload", "id")
+        writer = jobs.write.format("penstock").option("url", url).option("queue", target)
+        writer.option("uniqueColumn", "id").mode("append").save()
         to_dead_letters(bad, url, source)
 
     orders.writeStream.foreachBatch(handle).trigger(availableNow=True).start().awaitTermination()

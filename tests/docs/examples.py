@@ -36,11 +36,12 @@ from pathlib import Path
 from penstock.broker.config import load
 from penstock.cli import cluster_local
 from penstock.errors import PenstockError
+from penstock.spark.java import ensure_java
 from tests.processes import free_port, need_program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMAND_SECONDS_MAX = 120.0  # on a machine that is busy, some start several nodes
+COMMAND_SECONDS_MAX = 240.0  # on a machine that is busy, some start several nodes, or Spark
 PRINT_SECONDS_MAX = 30.0
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -199,6 +200,8 @@ class Reader:
         self.values = Values(in_a_row=makes_cluster)
         self.servers: list[tuple[subprocess.Popen[bytes], Path]] = []
         self.starts_nodes = makes_cluster or any(SERVER.match(command) for command in commands)
+        if "SparkSession" in self.text:  # which needs JAVA_HOME where Java is only there as a package
+            ensure_java()
         self.environment = self._environment(directory / "bin")
 
     def _environment(self, programs: Path) -> dict[str, str]:

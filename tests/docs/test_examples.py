@@ -20,7 +20,7 @@ LANGUAGES = {"console", "python", "conf", "sh", "text", "toml", ""}
 
 
 @pytest.mark.system
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     reader = Reader(page, tmp_path)

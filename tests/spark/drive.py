@@ -64,9 +64,9 @@ class Logs:
 
 
 @contextmanager
-def task_of(query: str, batch: int, partition: int) -> Iterator[None]:
-    """As in a worker: there is a task."""
-    properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+def task_of(query: str | None, batch: int, partition: int) -> Iterator[None]:
+    """As in a worker: there is a task, of a batch of a query if there is one."""
+    properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)} if query is not None else {}
     TaskContext._setTaskContext(None)
     TaskContext(partitionId=partition, localProperties=properties)
     try:

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from penstock import blocking
@@ -85,21 +86,45 @@ def test_a_drain_puts_every_job_once_into_plain_parquet(
 def test_what_was_drained_can_be_filled_in_again(spark: Any, url: str, store: blocking.Store, tmp_path: Path) -> None:
     store.queue("jobs").push_many([{"n": 1}, b"\xff", "text"], headers={"a": "1"})
     wait_for(start_drain(spark, url, "jobs", f"{tmp_path}/out"))
-    assert fill(spark, url, "again", f"{tmp_path}/out") == 3
-    keyed = spark.createDataFrame([("a", "k1"), ("b", "k2"), ("c", "k2")], "body string, unique string")
+    assert fill(spark, url, "again", f"{tmp_path}/out").rows == 3
+    keyed = spark.createDataFrame([("a", "k1"), ("b", "k2"), ("c", "k2")], "body string, key string")
     keyed.write.parquet(f"{tmp_path}/keyed")
-    assert fill(spark, url, "keyed", f"{tmp_path}/keyed", count_file=f"{tmp_path}/count") == 2
+    unique = {"uniqueColumn": "key"}
+    done = fill(spark, url, "keyed", f"{tmp_path}/keyed", options=unique, count_file=f"{tmp_path}/count")
+    assert (done.rows, done.added) == (3, 2)
     jobs = list(store.queue("again").jobs())
     assert sorted(job.body for job in jobs) == [b'"text"', b'{"n":1}', b"\xff"]
     assert {job.headers["a"] for job in jobs} == {"1"}
 
 
+def test_a_fill_that_is_run_again_adds_what_is_missing(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    # Rows that are alike, so that only their places tell them apart; and no body.
+    spark.createDataFrame([("x", 95), ("x", 95), ("y", 0)], "flight string, delay int").coalesce(1).write.parquet(
+        f"{tmp_path}/flights"
+    )
+
+    def run(**how: Any) -> int | None:
+        return fill(spark, url, "flights", f"{tmp_path}/flights", count_file=f"{tmp_path}/count", **how).added
+
+    assert run() == 3
+    [job] = store.queue("flights").reserve_many(1)
+    job.ack()
+    assert run() == 0
+    assert run(again=True) == 3
+    assert job.payload == {"flight": "x", "delay": 95}
+    assert store.queue("flights").size() == 5
+
+
 def test_rows_are_written_as_jobs_with_their_own_options(spark: Any, url: str, store: blocking.Store) -> None:
     rows = spark.createDataFrame(
         [("a", 0.0, {"h": "1"}, "k1"), ("b", 3600.0, None, "k2"), ("a", 0.0, None, "k1")],
-        "body string, delay double, headers map<string,string>, unique string",
+        "body string, wait double, labels map<string,string>, key string",
     )
-    rows.coalesce(1).write.format("penstock").option("url", url).option("queue", "jobs").mode("append").save()
+    writer = rows.coalesce(1).write.format("penstock").option("url", url).option("queue", "jobs")
+    columns = {"delayColumn": "wait", "headersColumn": "labels", "uniqueColumn": "key"}
+    writer.options(**columns).mode("append").save()
     queue = store.queue("jobs")
     assert [(job.body, job.headers) for job in queue.peek()] == [(b"a", {"h": "1"})]
     assert queue.scheduled() == 1
@@ -111,24 +136,68 @@ def test_rows_without_a_body_are_json(spark: Any, url: str, store: blocking.Stor
     assert [store.queue(name).pop(0).payload for name in ("one", "two")] == [{"n": {"a": 1}}, {"n": {}}]  # type: ignore[union-attr] # there is a job
 
 
-def test_a_stream_from_queue_to_queue_adds_no_job_twice_when_a_batch_is_run_again(
+def test_sql_inserts_jobs_into_a_view(spark: Any, url: str, store: blocking.Store) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW mail USING penstock OPTIONS (url '{url}', queue 'mail')")
+    spark.sql("""INSERT INTO mail (payload) VALUES ('{"to": "ann"}'), ('{"to": "bob"}')""")
+    spark.sql("INSERT INTO mail (body) VALUES (X'FF00')")
+    assert sorted(job.body for job in store.queue("mail").jobs()) == [b'{"to": "ann"}', b'{"to": "bob"}', b"\xff\x00"]
+    assert spark.sql("SELECT count(*) FROM mail WHERE state = 'ready'").collect() == [(3,)]
+
+
+def test_a_stream_of_whole_jobs_goes_to_the_queue_of_the_option(
     spark: Any, url: str, store: blocking.Store, tmp_path: Path
 ) -> None:
-    store.queue("jobs").push_many(range(40))
-    checkpoint = tmp_path / "checkpoint"
+    store.queue("jobs").push_many(range(3))
+    writer = stream(spark, url).writeStream.format("penstock").option("url", url).option("queue", "copies")
+    query = writer.option("checkpointLocation", f"{tmp_path}/log").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert [store.queue(name).total() for name in ("jobs", "copies")] == [0, 3]
 
-    def start() -> Any:
-        rows = stream(spark, url, maxJobsPerTrigger=40).select("body")
-        writer = rows.writeStream.format("penstock").option("url", url).option("queue", "copies")
-        return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
-    start().awaitTermination()
-    # As if the driver had died before it could log the batch as done, and the jobs had come back.
-    (checkpoint / "commits" / "0").unlink()
-    for crc in checkpoint.glob("commits/.*crc"):
-        crc.unlink()
-    start().awaitTermination()
-    assert sorted(job.payload for job in store.queue("copies").jobs()) == list(range(40))
+@pytest.mark.parametrize("by", ["write", "writeStream"])
+def test_a_batch_that_is_written_to_a_queue_again_adds_no_job_twice(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path, by: str
+) -> None:
+    store.queue("jobs").push_many(["same"] * 20)
+    copies = {"url": url, "queue": "copies"}
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.select("body").write.format("penstock").options(**copies).mode("append").save()
+
+    def write_and_fail(batch: DataFrame, number: int) -> None:
+        write(batch, number)
+        raise RuntimeError("the driver dies before it can log the batch")
+
+    with pytest.raises(StreamingQueryException):
+        run_now(stream(spark, url), write_and_fail, tmp_path / "checkpoint")
+    assert store.queue("copies").size() == 20
+    assert store.queue("jobs").sizes().reserved == 20
+    if by == "write":
+        run_now(stream(spark, url), write, tmp_path / "checkpoint")
+    else:
+        writer = stream(spark, url).select("body").writeStream.format("penstock").options(**copies)
+        query = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert [store.queue(name).total() for name in ("jobs", "copies")] == [0, 20]
+
+
+def test_a_refusal_is_one_sentence(spark: Any, url: str, tmp_path: Path) -> None:
+    def look() -> None:
+        spark.read.format("penstock").option("url", f"{url}.typo").option("queue", "jobs").load().collect()
+
+    def write() -> None:
+        rows = spark.createDataFrame([("a",), (None,)], "body string")
+        rows.write.format("penstock").option("url", url).option("queue", "jobs").mode("append").save()
+
+    def misspell() -> None:
+        spark.read.format("penstock").option("url", url).option("queeu", "jobs").load()
+
+    for call, sentence in ((look, "there is no file"), (write, "a job needs a body"), (misspell, "no option queeu")):
+        with pytest.raises(PySparkException) as caught:
+            call()
+        assert sentence in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        assert "sink.py" not in str(caught.value)
 
 
 def test_jobs_that_a_function_can_not_read_go_to_the_dead_letters(

@@ -196,7 +196,7 @@ def test_a_paused_queue_gives_no_batch(url: str, queue: blocking.Queue) -> None:
     [
         ({"url": ""}, "needs the option url"),
         ({"queue": ""}, "needs the option queue"),
-        ({"lease": "soon"}, "lease is a number"),
+        ({"lease": "soon"}, "lease must be a number"),
         ({"colour": "red"}, "no option colour"),
         ({"owner": "a b"}, "owner"),
         ({"states": "ready,gone"}, "states"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,16 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import errors
 from penstock.cli.progress import Counted
-from penstock.errors import CallerError, MissingExtra, OperatorError, PenstockError
+from penstock.errors import CallerError, MissingExtra
 from penstock.queues.blocking import connect
-
-SPARK_TEXT_MAX = 500  # characters of an error of Spark's
-_OWN = re.compile(r"\bpenstock\.errors\.(\w+): (.+)")
-# The line after a traceback's own, which are indented.
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)")
-_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 app = typer.Typer(
     add_completion=False,
@@ -66,7 +58,7 @@ def drain(
     """
     draining = _draining()
     directory = draining.parquet_directory(to, _is_remote(master))
-    _check("stream", url=url, queue=queue, maxJobsPerTrigger=batch, lease=lease)
+    _check("stream", {"url": url, "queue": queue, "maxJobsPerTrigger": batch, "lease": lease})
     waiting = None if _is_remote(master) else _look(url, queue, must_exist=True)
     moved = Counted("jobs to Parquet", None if follow else waiting)
     only = nullcontext() if _is_remote(master) else draining.held(directory)
@@ -86,23 +78,59 @@ def fill(
     source: Annotated[
         str, typer.Option("--from", metavar="parquet:DIR", help="Where the rows are.", show_default=False)
     ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="An option of the writer, as delayColumn=wait or uniqueFor=3600; can be given many times.",
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Add rows also if an earlier fill has added them.")] = False,
     master: Master = "local[*]",
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
     """Add a job for each row of Parquet files; prints how many were added.
 
-    A column `body` (or `payload`) is the job, else all columns are, as JSON. `headers`, `delay`, `ttl`, `retry` and
-    `unique` are its options.
+    A column `body` or `payload` is the job; without them all columns are, as JSON. Jobs that a drain wrote get their
+    headers back. A fill that was killed and is run again on the same files adds the rest, where the store has unique
+    keys.
     """
     draining = _draining()
     directory = draining.parquet_directory(source, _is_remote(master))
-    _check("write", url=url, queue=queue)
+    options = _pairs("--option", option, "delayColumn=wait")
+    _check("write", {**options, "url": url, "queue": queue})
     if not _is_remote(master):
         _look(url, queue)
     with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
         told = None if _is_remote(master) else f"{own}/count"
-        print(draining.fill(spark, url, queue, directory, count_file=told))
+        done = draining.fill(spark, url, queue, directory, options=options, again=again, count_file=told)
+    print(done.rows if done.added is None else done.added)
+    if done.added is not None and done.added < done.rows:
+        sys.stderr.write(
+            f"{done.rows - done.added} of {done.rows} rows were not added: an earlier fill has added them, or their "
+            "unique key is taken. --again adds the rows of an earlier fill once more.\n"
+        )
+
+
+@app.command()
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", show_default=False, help="A store to look at, too.")
+    ] = None,
+) -> None:
+    """Say what is missing or wrong for Spark on this machine: packages, Java, the Python of sources and sinks.
+
+    Exits with 1 if a plain SparkSession would not find format("penstock") here.
+    """
+    from penstock.spark.doctor import findings
+
+    are_ok = []
+    for finding in findings(url):
+        print(f"{'ok' if finding.is_ok else 'wrong':<6} {finding.text}")
+        are_ok.append(finding.is_ok)
+    raise typer.Exit(0 if all(are_ok) else 1)
 
 
 def _draining() -> Any:
@@ -114,7 +142,7 @@ def _draining() -> Any:
     return draining
 
 
-def _check(use: str, **options: Any) -> None:
+def _check(use: str, options: dict[str, Any]) -> None:
     """Refuse before Spark starts what it would refuse after that."""
     from penstock.spark.settings import check_use, read_settings
 
@@ -139,20 +167,21 @@ def _look(url: str, queue: str, must_exist: bool = False) -> int:
         return store.queue(queue).sizes().ready
 
 
-def _read_settings(words: list[str] | None) -> dict[str, str]:
+def _pairs(flag: str, words: list[str] | None, example: str) -> dict[str, str]:
     pairs = [word.partition("=") for word in words or []]
     for key, equals, value in pairs:
         if not key or not equals:
-            raise CallerError(f"--conf {key}{equals}{value}: write KEY=VALUE, as in --conf spark.executor.memory=2g")
+            raise CallerError(f"{flag} must be KEY=VALUE, as in {flag} {example}, got {key}{equals}{value}")
     return {key: value for key, _, value in pairs}
 
 
 @contextmanager
 def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
+    from penstock.spark.refusals import sentence_of
     from penstock.spark.session import local_session
 
     try:
-        spark = local_session("penstock spark", master, _read_settings(conf))
+        spark = local_session("penstock spark", master, _pairs("--conf", conf, "spark.executor.memory=2g"))
         try:
             yield spark
         finally:
@@ -160,23 +189,7 @@ def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
     except Exception as problem:
         if loud or type(problem).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
             raise
-        raise _spoken(str(problem)) from problem
-
-
-def _spoken(text: str) -> PenstockError:
-    """The sentence that says what is wrong, out of pages of Java and Python.
-
-    Our own if there is one, else what Python said last, else the first line.
-    """
-    own = _OWN.findall(text)
-    if own:
-        name, said = own[-1]
-        kind = getattr(errors, name, OperatorError)
-        said = _STATE.sub("", said)[:SPARK_TEXT_MAX]
-        return CallerError(said) if issubclass(kind, CallerError) else OperatorError(f"Spark failed: {said}")
-    of_python = _PYTHON.findall(text)
-    said = of_python[-1] if of_python else text.strip().partition("\n")[0]
-    return OperatorError(f"Spark failed: {_STATE.sub('', said)[:SPARK_TEXT_MAX]} (--spark-log shows the rest)")
+        raise sentence_of(str(problem)) from problem
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class Push(NamedTuple):
 
 
 # Options, and what a store must be able to do for them.
-_NEEDS = {
+NEEDS = {
     "delay": Capability.DELAY,
     "mature": Capability.DELAY,
     "headers": Capability.HEADERS,
@@ -64,7 +64,7 @@ def new_job(push: Push, codec: str, having: Collection[Capability], store: str) 
 
 
 def _check(push: Push, having: Collection[Capability], store: str) -> None:
-    for option, capability in _NEEDS.items():
+    for option, capability in NEEDS.items():
         value = getattr(push, option)
         if value is not None and (value or option == "retry"):
             require(having, capability, store)

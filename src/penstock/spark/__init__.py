@@ -6,8 +6,8 @@
 
 Read in this order: `columns` (a job as a row), `settings` (options), `streaming` (batches that are claimed), `heart`
 (their leases), `room` (how much goes into a batch), `marks` (batches without claims), `looking` and `filters` (a
-look), `sink` (rows to jobs), `failing` (jobs that can't be processed), `draining`; then `java` and `session` (how Spark
-starts where it was just installed).
+look), `sink` (rows to jobs), `failing` (jobs that can't be processed), `refusals` (errors as one sentence), `draining`;
+then `java` and `session` (how Spark starts where it was just installed) and `doctor` (why it doesn't).
 
 Spark finds the format by the top-level module `pyspark_penstock`. Nothing here is imported by the rest of Penstock.
 """

@@ -18,10 +18,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -36,6 +37,8 @@ log = logging.getLogger("penstock.spark")
 Progress = Callable[[int], None]
 OFFSETS = "_penstock/checkpoint/offsets"
 LOCK = "_penstock/lock"
+DRAINED = {"id", "queue", "body", "payload", "headers", "tries"}  # columns by which the files of a drain are known
+ROW_KEY = "__penstock_row"
 FINISHED = "_SUCCESS"  # the file that Spark puts into a folder when all of it is there
 
 
@@ -152,21 +155,46 @@ def _is_there(spark: SparkSession, path: str) -> bool:
         return False
 
 
-def fill(spark: SparkSession, url: str, queue: str, directory: str, *, count_file: str | None = None) -> int:
+class Filled(NamedTuple):
+    """What a fill has done."""
+
+    rows: int
+    added: int | None  # the rest was there already; None where Spark's own process can't tell
+
+
+def fill(
+    spark: SparkSession,
+    url: str,
+    queue: str,
+    directory: str,
+    *,
+    options: Mapping[str, str] | None = None,
+    again: bool = False,
+    count_file: str | None = None,
+) -> Filled:
     """Add a job for each row of Parquet files. What a drain wrote becomes the jobs that it was.
 
-    Gives how many were added: with a file, through which Spark's own process tells it, those that were new. Without one
-    it is the number of rows, of which some may have a unique key that was taken.
+    A row is known by its file (path, size, time of change) and its place in it: a fill that was killed and is run again
+    adds the rest, where the store has unique keys. With `again`, rows are added that an earlier fill has added, too.
+    `options` are those of `format("penstock")`. Through `count_file` Spark's own process tells how many jobs were new.
     """
     rows = spark.read.parquet(directory)
-    kept = [name for name in rows.columns if name in {"body", "payload", "headers", "delay", "ttl", "retry", "unique"}]
-    if not {"body", "payload"} & set(kept):
-        kept = rows.columns
+    more = {name: str(value) for name, value in (options or {}).items()}
+    if DRAINED.issubset(rows.columns):
+        more.setdefault("headersColumn", "headers")
+    contents = [name for name in ("body", "payload") if name in rows.columns]
+    mapped = [name for option, name in more.items() if option.lower().endswith("column") and name in rows.columns]
+    kept = list(dict.fromkeys([*contents, *mapped])) if contents else rows.columns
+    file = f.concat_ws("|", *(f"_metadata.{part}" for part in ("file_path", "file_size", "file_modification_time")))
+    run = f.lit(uuid.uuid4().hex if again else "fill")
+    row_key = f.concat_ws(":", run, f.md5(file), "_metadata.row_index").alias(ROW_KEY)
     counted = Observation()  # while they are written, so that they are read once
-    jobs = rows.select(*kept).observe(counted, f.count(f.lit(1)).alias("rows"))
-    options = {"url": url, "queue": queue, **({} if count_file is None else {"countFile": count_file})}
-    jobs.write.format("penstock").options(**options).mode("append").save()
-    return int(counted.get["rows"] if count_file is None else Path(count_file).read_text())
+    jobs = rows.select(*kept, row_key).observe(counted, f.count(f.lit(1)).alias("rows"))
+    given = {**more, "url": url, "queue": queue, "rowKeyColumn": ROW_KEY}
+    if count_file is not None:
+        given["countFile"] = count_file
+    jobs.write.format("penstock").options(**given).mode("append").save()
+    return Filled(int(counted.get["rows"]), None if count_file is None else int(Path(count_file).read_text()))
 
 
 def wait_for(query: StreamingQuery, stop: threading.Event | None = None, moved: Progress = lambda count: None) -> None:

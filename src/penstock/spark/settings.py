@@ -14,6 +14,8 @@ from penstock.queues.options import LEASE_S_MAX, parse
 JOBS_PER_TRIGGER = 20_000  # of which the cost of a batch itself (two logs, planning) is a small part
 LEASE_S = 60.0  # extended all the while; after a crash others wait so long for the jobs
 PARTITION_JOBS = 5_000
+UNIQUE_FOR_S = 24 * 3600.0  # a batch or a file that is written again within a day adds nothing twice
+UNIQUE_FOR_S_MAX = 365 * UNIQUE_FOR_S  # a year of keys is more than most stores have memory for
 MEGABYTE = 1024 * 1024
 BATCH_MB = 64  # which Java holds a few times over, and has 2 GB by default
 
@@ -41,7 +43,14 @@ OPTIONS = {
     "wait": Option("seconds that a stream waits for a job before it looks around", "stream"),
     "states": Option("of which states jobs are shown: ready,scheduled,reserved, or also dead", "look"),
     "pushdown": Option("true lets the store do what it can of a query's filters", "look"),
-    "uniqueColumn": Option("the column that names a job for good, so that it is added once", "write"),
+    "delayColumn": Option("the column with the delay of each job, in seconds", "write"),
+    "ttlColumn": Option("the column with the seconds after which each job expires", "write"),
+    "retryColumn": Option("the column with the retry time of each job, in seconds", "write"),
+    "headersColumn": Option("the column with the headers of each job, a map", "write"),
+    "uniqueColumn": Option("the column with the unique key of each job, which is added once", "write"),
+    "uniqueFor": Option("seconds that a unique key is kept after the end of its job", "write"),
+    "writeName": Option("a name that tells this write from others in the same batch of a stream", "write"),
+    "rowKeyColumn": Option("a column that stands for the row in its unique key, and is no part of the job", "write"),
     "countFile": Option("a file of the driver's machine that is told how many jobs were added", "write"),
     "partitionJobs": Option("jobs in a partition", "stream"),
     "batchMegabytes": Option("a batch takes no more jobs when they are so large together", "stream"),
@@ -50,6 +59,8 @@ _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
 SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
 DEAD = "dead"  # what a look calls the state of dead letters
 ALL = "*"
+# Options of a push that a column can give, each by the option `NAMEColumn`.
+PUSH_OPTIONS = ("delay", "ttl", "retry", "headers", "unique")
 _OWNER = re.compile(r"[\w.\-]{1,100}")
 
 
@@ -69,7 +80,10 @@ class Settings:
     has_pushdown: bool = False
     has_dead: bool = False  # a look shows the dead letters of its queues, too
     queues: tuple[str, ...] = ()  # of a look; "*" is all
-    unique_column: str | None = None
+    push_columns: dict[str, str] = field(default_factory=dict)  # by PUSH_OPTIONS: the columns that give them
+    unique_for_s: float = UNIQUE_FOR_S
+    write_name: str = ""
+    row_key_column: str | None = None
     count_file: str | None = None
     partition_jobs: int = PARTITION_JOBS
     batch_bytes: int = BATCH_MB * MEGABYTE
@@ -85,14 +99,14 @@ def _number(options: Mapping[str, str], name: str, default: float, low: float, h
     except ValueError:
         value = -1.0
     if not low <= value <= high:
-        raise CallerError(f"the option {name} is a number from {low:g} to {high:g}, and {text!r} is none")
+        raise CallerError(f"the option {name} must be a number from {low:g} to {high:g}, got {text!r}")
     return value
 
 
 def _switch(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name, "false").lower()
     if text not in ("true", "false"):
-        raise CallerError(f"the option {name} is true or false, and {text!r} is neither")
+        raise CallerError(f"the option {name} must be true or false, got {text!r}")
     return text == "true"
 
 
@@ -154,7 +168,10 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         has_pushdown=_switch(given, "pushdown"),
         has_dead=DEAD in words,
         queues=_words(given.get("queues", "")),
-        unique_column=given.get("uniquecolumn"),
+        push_columns={name: given[f"{name}column"] for name in PUSH_OPTIONS if f"{name}column" in given},
+        unique_for_s=_number(given, "uniqueFor", UNIQUE_FOR_S, 0, UNIQUE_FOR_S_MAX),
+        write_name=given.get("writename", ""),
+        row_key_column=given.get("rowkeycolumn"),
         count_file=given.get("countfile"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
         batch_bytes=int(_number(given, "batchMegabytes", BATCH_MB, 0.001, 100_000) * MEGABYTE),

@@ -19,11 +19,13 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.columns import checked, chosen, schema_text
 from penstock.spark.looking import FilteringLook, QueueLook
+from penstock.spark.refusals import without_traceback
 from penstock.spark.settings import Settings, check_use, read_settings
 from penstock.spark.sink import QueueStreamWriter, QueueWriter
 from penstock.spark.streaming import QueueStream
 
 
+@without_traceback
 class PenstockSource(DataSource):
     """Queues for Spark."""
 

@@ -38,6 +38,7 @@ from penstock.spark.columns import arrow_schema, to_batch
 from penstock.spark.heart import Heart
 from penstock.spark.marks import HELD, Marks, Offset
 from penstock.spark.outages import through_outages
+from penstock.spark.refusals import without_traceback
 from penstock.spark.room import Steps, bytes_of, cuts
 from penstock.spark.settings import Settings
 
@@ -46,6 +47,7 @@ OWNERS_QUEUE = "__penstock_owners__"
 STEPS = "steps"  # in an offset: how many claims its batch has, if there are more than one
 
 
+@without_traceback
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one query. Made in several processes: everything that lives is made when it is needed."""
 

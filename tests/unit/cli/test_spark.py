@@ -46,14 +46,14 @@ def running(loud: bool) -> Iterator[Session]:
 
 def test_a_setting_is_what_stands_before_and_after_the_first_equals_sign() -> None:
     words = ["spark.cores.max=2", "spark.driver.extraJavaOptions=-Da=b"]
-    assert spark._read_settings(words) == {"spark.cores.max": "2", "spark.driver.extraJavaOptions": "-Da=b"}
-    assert spark._read_settings(None) == {}
+    assert spark._pairs("--conf", words, "a=b") == {"spark.cores.max": "2", "spark.driver.extraJavaOptions": "-Da=b"}
+    assert spark._pairs("--conf", None, "a=b") == {}
 
 
 @pytest.mark.parametrize("word", ["spark.cores.max", "=2", ""])
 def test_a_setting_without_a_key_or_a_value_is_refused(word: str) -> None:
-    with pytest.raises(CallerError, match="write KEY=VALUE"):
-        spark._read_settings([word])
+    with pytest.raises(CallerError, match=f"--conf must be KEY=VALUE, as in --conf a=b, got {word}"):
+        spark._pairs("--conf", [word], "a=b")
 
 
 def test_of_an_error_of_spark_the_first_line_is_said(session: Session) -> None:
@@ -95,6 +95,11 @@ def test_of_a_traceback_the_sentence_at_its_end_is_said(
         (["drain", "sqlite:///{}/jobs.db", "jobs", "--to", "parquet:{}/out", "--lease", "0"], "the option lease"),
         (["drain", "memory:", "jobs", "--to", "parquet:{}/out"], "lives in one process"),
         (["fill", "memory:jobs", "jobs", "--from", "parquet:{}"], "lives in one process"),
+        (
+            ["fill", "sqlite:///{}/j.db", "jobs", "--from", "parquet:{}", "--option", "delay"],
+            "--option must be KEY=VALUE",
+        ),
+        (["fill", "sqlite:///{}/j.db", "jobs", "--from", "parquet:{}", "--option", "use=x"], "has no option use"),
     ],
 )
 def test_options_that_can_not_be_are_refused_before_spark_starts(

@@ -1,0 +1,212 @@
+"""What keeps a plain `SparkSession` from finding `format("penstock")` on this machine, in a sentence each.
+
+`local_session` and the commands of `penstock spark` find a Java and a Python for themselves. A session that a program
+makes on its own takes what the environment says, and what is wrong there comes out as three screens of Java.
+
+    packages     pyspark and pyarrow, in versions that work
+    SPARK_HOME   a Spark of its own, if it is set: the version of pyspark
+    Java         JAVA_HOME or the PATH
+    Python       the one that runs sources and sinks, which is not always the one that runs the program
+    host name    Spark looks up the name of the machine
+    store        if a URL was given: it answers, and what it can't do for Spark
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import MissingExtra, PenstockError
+from penstock.queues.blocking import connect
+from penstock.queues.capabilities import Capability
+from penstock.queues.options import parse
+from penstock.spark.java import HINT, OLDEST, packaged_home
+from penstock.spark.java import INSTALL as INSTALL_JAVA
+from penstock.spark.settings import check_use
+
+PROBE_S_MAX = 60.0  # for a Python or a Java to start, on a machine that is busy
+# Package -> the versions that work, from the first one to before the second.
+VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
+    "pyspark": ((4, 2), (5,)),
+    "pyarrow": ((18,), None),
+}
+INSTALL = "Install it with: pip install 'penstock[spark,jre]'"
+# What a store can lack, and what that means for Spark.
+LACKING = {
+    Capability.CLAIM: "no stream can read from it, except from nodes of the original Disque",
+    Capability.UNIQUE: "a batch that is written again adds its jobs again",
+}
+# Run by the Python that Spark would use. It must work in any version.
+_PROBE = """
+import json, sys
+found = {"python": "%d.%d" % sys.version_info[:2]}
+for name in ("penstock", "pyarrow"):
+    try:
+        __import__(name)
+        try:
+            from importlib.metadata import version
+            found[name] = version(name)
+        except Exception:
+            found[name] = "unknown"
+    except Exception as problem:
+        found[name + " problem"] = "%s: %s" % (type(problem).__name__, problem)
+print(json.dumps(found))
+"""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    is_ok: bool
+    text: str
+
+
+def findings(url: str | None = None) -> Iterator[Finding]:
+    """Look at all of it; with a URL, also at that store."""
+    yield from _packages()
+    yield from _spark_home()
+    yield _java()
+    yield from _python()
+    yield from _host_name()
+    if url is not None:
+        yield from _store(url)
+
+
+def _packages() -> Iterator[Finding]:
+    for name, (first, end) in VERSIONS.items():
+        try:
+            import_module(name)
+            found = version("pyspark-client") if name == "pyspark" and not _is_installed(name) else version(name)
+        except ImportError as problem:
+            yield Finding(False, f"{name} can't be imported: {problem}. {INSTALL}")
+            continue
+        numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
+        if numbers < first or (end is not None and numbers >= end):
+            wanted = f"{_dotted(first)} or newer" + ("" if end is None else f", below {_dotted(end)}")
+            yield Finding(False, f"{name} must be {wanted}, got {found}. {INSTALL}")
+        else:
+            yield Finding(True, f"{name} {found}")
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except ImportError:
+        return False
+    return True
+
+
+def _spark_home() -> Iterator[Finding]:
+    """Spark's Java part is taken from SPARK_HOME if it is set, and must fit its Python part."""
+    home = os.environ.get("SPARK_HOME")
+    if not home or not _is_installed("pyspark"):
+        return
+    jars = [jar.stem for jar in Path(home, "jars").glob("spark-core_*.jar")]
+    mine = version("pyspark")
+    if not jars:
+        yield Finding(False, f"SPARK_HOME={home} has no jars of Spark: unset it, and pyspark uses its own")
+    elif not jars[0].endswith(f"-{mine}"):
+        yield Finding(False, f"SPARK_HOME={home} has {jars[0]}, and pyspark is {mine}: they must be the same version")
+    else:
+        yield Finding(True, f"SPARK_HOME={home}")
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        try:
+            packaged = packaged_home()
+        except MissingExtra:
+            return Finding(False, HINT)
+        text = (
+            "Java is on this machine only as a package: penstock spark and local_session() find it. For a session of "
+        )
+        return Finding(False, f"{text}your own, set JAVA_HOME={packaged}")
+    where = f"JAVA_HOME={home}" if home else java
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=PROBE_S_MAX)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return Finding(False, f"{where} has no Java that can be run ({problem}): correct it, or unset JAVA_HOME")
+    said = (done.stderr or done.stdout).strip().partition("\n")[0]
+    release = re.search(r'version "(?:1\.)?(\d+)', said)
+    if done.returncode or release is None:
+        return Finding(False, f"{where}: java -version must print a version, got {said!r}")
+    if int(release[1]) < OLDEST:
+        return Finding(False, f"{where}: Java must be {OLDEST} or newer, got {release[1]}. {INSTALL_JAVA}")
+    return Finding(True, f"Java {release[1]} ({where})")
+
+
+def _python() -> Iterator[Finding]:
+    """Spark runs sources and sinks by what the first of these names, on the driver and on executors."""
+    names = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
+    name, command = next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("PATH", "python3"))
+    where = f"{name}={command}" if name != "PATH" else f"python3 on the PATH ({shutil.which(command)})"
+    remedy = f"Set PYSPARK_PYTHON={sys.executable}"
+    remedy += ", and unset PYSPARK_DRIVER_PYTHON" if name == names[0] else ""
+    remedy += ", or activate this environment" if name == "PATH" else ""
+    begin = f"Spark runs sources and sinks by {where}, which"
+    probe = [command, "-c", _PROBE]
+    try:
+        done = subprocess.run(
+            probe, capture_output=True, text=True, check=True, timeout=PROBE_S_MAX, stdin=subprocess.DEVNULL
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as problem:
+        yield Finding(False, f"{begin} can't be run as a Python ({type(problem).__name__}). {remedy}")
+        return
+    mine = {"python": _dotted(sys.version_info[:2]), "penstock": version("penstock")}
+    for package in ("penstock", "pyarrow"):
+        if package not in found:
+            text = (
+                f"{begin} can't import {package} ({found[f'{package} problem']}): it would not find the format penstock"
+            )
+            yield Finding(False, f"{text} (DATA_SOURCE_NOT_FOUND). {remedy}")
+            return
+    for name in ("python", "penstock"):
+        if found[name] != mine[name]:
+            yield Finding(
+                False, f"{begin} has {name} {found[name]}, and this is {mine[name]}: both must be the same. {remedy}"
+            )
+            return
+    yield Finding(True, f"Python {found['python']} with penstock {found['penstock']} ({where})")
+
+
+def _host_name() -> Iterator[Finding]:
+    if os.environ.get("SPARK_LOCAL_IP"):
+        return
+    name = socket.gethostname()
+    try:
+        socket.gethostbyname(name)
+    except OSError as problem:
+        yield Finding(
+            False, f"Spark can't look up the name of this machine, {name} ({problem}). Set SPARK_LOCAL_IP=127.0.0.1"
+        )
+
+
+def _store(url: str) -> Iterator[Finding]:
+    try:
+        check_use({"url": url}, "look")
+        path = connect(url).driver.place.partition(":")[2]
+        if parse(url, {})[0].scheme == "sqlite" and not Path(path).exists():  # to open it would make it
+            yield Finding(True, f"{url}: there is no file yet; the first push makes it")
+            return
+        with connect(url) as store:
+            lacks = [f"no {what} ({LACKING[what]})" for what in LACKING if what not in store.capabilities]
+            yield Finding(True, f"{store.url} answers" + (": it has " + ", ".join(lacks) if lacks else ""))
+    except PenstockError as problem:
+        yield Finding(False, str(problem))
