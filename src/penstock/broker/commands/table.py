@@ -113,10 +113,10 @@ _ORIGINAL = (
      "ADDJOB queue body ms-timeout [REPLICATE n] [DELAY s] [RETRY s] [TTL s] [MAXLEN n] [ASYNC]",
      "Add a job, and wait until it is on REPLICATE nodes (not with ASYNC).", "the job's id", _ADD_ERRORS),
     ("getjob", -2, "write fast", "jobs",
-     "GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]",
+     "GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms] FROM queue [queue ...]",
      "Take jobs, waiting for one if there is none. With LEASE they are yours for ms, under a token.",
      ("array of [queue, id, body], with LEASE [queue, id, body, token]; WITHCOUNTERS adds nacks and"
-      " additional-deliveries; nil if there is none"),
+      " additional-deliveries, WITHCTIME ctime; nil if there is none"),
      (_SYNTAX, "ERR COUNT must be a number greater than zero", *_TIMEOUT, _LEAVING)),
     ("fastack", -1, "write fast", "jobs", "FASTACK id [id ...]",
      "Acknowledge with one message instead of two rounds: cheaper, more duplicates when nodes fail.",

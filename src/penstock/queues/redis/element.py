@@ -9,6 +9,9 @@
 | tries    | how often it was delivered before                                                              |
 | reserved | absent or false: it waits; true: a worker has it, or had it and its time is over (redis-oq)    |
 
+redis-list has no ids to tell when a job was pushed: there the header `x-penstock-created` has it, in ms, which
+`job.headers` doesn't show.
+
 The order of fields means nothing to a reader. We write `tries` and `reserved` last, and change them there without
 touching the rest; where a field stands twice, the last one counts for Node, for Redis' Lua and for Python alike.
 """
@@ -36,6 +39,7 @@ _parse = json.JSONDecoder(parse_float=_number, parse_constant=_number).decode
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _BYTES = (bytes, bytearray, memoryview)
 _NUMBERS = (int, float)
+CREATED = "x-penstock-created"
 _PLAIN_ID = re.compile(r"[0-9a-zA-Z-]+").fullmatch
 _TAIL = re.compile(rb',"tries":(\d+)(?:,"reserved":[a-z]+)?}$')
 
@@ -52,8 +56,8 @@ def _json(value: Any) -> bytes:
         raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
 
 
-def written_payload(job: NewJob) -> bytes:
-    """The fields `payload`, `hdrs` and `type`, without braces."""
+def written_payload(job: NewJob, created_ms: int | None = None) -> bytes:
+    """The fields `payload`, `hdrs` and `type`, without braces; with `created_ms` among the headers, if it is given."""
     payload = job.payload
     mark = b""
     if isinstance(payload, _BYTES) or (payload is None and job.body != b"null"):
@@ -65,6 +69,8 @@ def written_payload(job: NewJob) -> bytes:
     else:
         text = job.body
     headers = _json(dict(job.headers)) if job.headers else b"{}"
+    if created_ms is not None:
+        headers = b'{"%b":%d%b%b' % (CREATED.encode(), created_ms, b"," if job.headers else b"", headers[1:])
     return b'"payload":%b,"hdrs":%b%b' % (text, headers, mark)
 
 
