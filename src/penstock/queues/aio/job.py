@@ -42,24 +42,31 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The Python value, by the queue's codec."""
+        """The Python value, by the queue's codec.
+
+        With the default codec bytes that are JSON come back as JSON, and bytes that are text as a `str`: whoever pushes
+        bytes and wants bytes uses `codec="bytes"`, or `body`.
+        """
         if self._payload is _UNREAD:
             self._payload = self._read()
         return self._payload
 
     def _read(self) -> Any:
-        codec = self.queue.codec
-        if self.stored.body is not None:
-            return decode(self.stored.body, codec)
-        payload = self.stored.payload
-        if codec == "json" or (codec == "text" and isinstance(payload, str)):
-            return payload
+        codec, payload = self.queue.codec, self.stored.payload
+        if self.stored.body is None and not isinstance(payload, bytes):
+            if codec == "json" or (codec == "text" and isinstance(payload, str)):
+                return payload
         return decode(self.body, codec)
 
     @property
     def body(self) -> bytes:
-        """The bytes: as they are stored, or the payload as JSON where the store keeps payloads."""
-        return self.stored.body if self.stored.body is not None else encode(self.stored.payload)
+        """The bytes: as they are stored, or as the queue's codec writes the payload where the store keeps payloads."""
+        if self.stored.body is not None:
+            return self.stored.body
+        payload = self.stored.payload
+        if self.queue.codec == "text" and isinstance(payload, str):
+            return payload.encode(errors="replace")
+        return encode(payload)
 
     @property
     def headers(self) -> dict[str, Any]:
