@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.codec import encode
+from penstock.codec import decode, encode
 from penstock.errors import BadPayload, BadUrl, CallerError, ConnectionLost, OutcomeUnknown, StoreError
 from penstock.job import JobState, Lease, Move, NewJob
 from penstock.queues.postgres.elements import (
@@ -50,11 +50,19 @@ def test_a_record(given: NewJob, record: str) -> None:
 
 
 @pytest.mark.parametrize("payload", ["\0", ["\ud800"], {"\0": 1}, {"a": {"b": "\udfff"}}, "\\\0", "é\ud800"])
-def test_what_jsonb_has_no_characters_for_is_refused(payload: Any) -> None:
-    with pytest.raises(BadPayload, match="Send bytes"):
-        packed(job(payload))
-    with pytest.raises(BadPayload, match="Send bytes"):
+def test_what_jsonb_has_no_characters_for_is_kept_as_bytes_and_refused_in_headers(payload: Any) -> None:
+    record = json.loads(packed(job(payload)))
+    kept, _ = unpacked(json.dumps(record["p"]))
+    assert isinstance(kept, bytes)
+    assert decode(kept) == payload
+    with pytest.raises(BadPayload, match="must be text without zero bytes"):
         packed(job(1, headers={"h": payload}))
+
+
+@pytest.mark.parametrize("payload", ["[" * 100_000 + "]" * 100_000, "9" * 5000])
+def test_what_python_can_not_read_comes_as_bytes(payload: str) -> None:
+    element = f'{{"payload":{payload},"hdrs":{{}}}}'
+    assert unpacked(element) == (element.encode(), {})
 
 
 @pytest.mark.parametrize("payload", ["\\u0000", "\\\\u0000", "\x01\x1f", "🎉", "\\ud800", {"\\u0000": ["\\\\"]}])
