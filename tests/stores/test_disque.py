@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,12 @@ async def test_a_node_that_can_not_tell_when_a_job_was_added_is_asked_for_the_re
             first, second = await queue.reserve(), await queue.reserve()
             assert [(job.payload, job.tries, job.created) for job in (first, second)] == [(1, 0, None), (2, 0, None)]
             await first.ack()
+
+
+async def test_terms_of_the_store_may_be_timedeltas(disque_node: ShiftingNode) -> None:
+    async with opened(disque_node, ttl=timedelta(days=2), retry=timedelta(minutes=5)) as (_, queue):
+        job = shown(disque_node, await queue.push("work"))
+        assert (job["retry"], 0 < job["ttl"] <= 2 * 24 * 3600) == (300, True)
 
 
 async def test_headers_stand_in_front_of_the_body(disque_node: ShiftingNode) -> None:

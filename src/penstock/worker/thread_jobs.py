@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from penstock.errors import CallerError, LeaseLost
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store
+from penstock.queues.pushing import Duration
 
 T = TypeVar("T")
 
@@ -52,10 +53,10 @@ class ThreadJob(blocking.Job):
     def ack(self) -> None:
         _wait(self._job.ack(), self._loop)
 
-    def nack(self, delay: float | None = None, error: str = "") -> None:
+    def nack(self, delay: Duration | None = None, error: str = "") -> None:
         _wait(self._job.nack(delay, error), self._loop)
 
-    def extend(self, lease: float | None = None) -> None:
+    def extend(self, lease: Duration | None = None) -> None:
         _wait(self._job.extend(lease), self._loop)
 
     def fail(self, error: str = "") -> None:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.codec import decode, encode
-from penstock.errors import BadPayload, BadUrl, CallerError, ConnectionLost, OutcomeUnknown, StoreError
+from penstock.errors import BadPayload, BadUrl, ConnectionLost, OutcomeUnknown, StoreError
 from penstock.job import JobState, Lease, Move, NewJob
 from penstock.queues.postgres.elements import (
     ELEMENT_BYTES_MAX,
-    KEY_BYTES_MAX,
     Token,
     id_batch,
     lease_batch,
@@ -84,9 +83,6 @@ def test_what_is_too_large_is_refused() -> None:
         packed(NewJob([], b"0" * (ELEMENT_BYTES_MAX + 1), id="id"))
     with pytest.raises(BadPayload, match="headers"):
         packed(job(1, headers={"h": "x" * 70_000}))
-    for key in ("x" * (KEY_BYTES_MAX + 1), "\0", "\ud800"):
-        with pytest.raises(CallerError, match="unique key"):
-            packed(job(1, unique=key))
 
 
 def test_a_token_is_read_as_it_was_written() -> None:

@@ -102,9 +102,15 @@ def _push(job: Job, target: Queue, mature: float | None = None) -> Push:
         mature=mature,
         tries=job.tries,
         headers=job.headers if Capability.HEADERS in having else None,
-        unique=f"copy:{job.queue.store.url}:{job.queue.name}:{job.id}" if is_unique else None,
+        unique=_key(job) if is_unique else None,
         unique_for=UNIQUE_FOR_S if is_unique else 0,
     )
+
+
+def _key(job: Job) -> str:
+    """Return the unique key of a job that is moved, which is no longer than a key may be."""
+    name = f"{job.queue.store.url}:{job.queue.name}:{job.id}"
+    return "copy:" + sha256(name.encode(errors="surrogateescape")).hexdigest()
 
 
 def _payload(job: Job) -> Any:

@@ -12,7 +12,7 @@ from penstock.queues.aio.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter, to_dead_letters
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import Duration, milliseconds
 
 
 class Ending(QueueBase):
@@ -43,7 +43,7 @@ class Ending(QueueBase):
         self.store.counting.count(self.name, "commit", sum(ended))
         return ended
 
-    async def nack(self, job: Job, delay: float | None = None, error: str = "") -> None:
+    async def nack(self, job: Job, delay: Duration | None = None, error: str = "") -> None:
         """Give a job back, or up: after its last try it goes to the dead letters."""
         self._require(Capability.RESERVE)
         if self._limit is not None and self._limit.is_last(job.tries):
@@ -53,7 +53,7 @@ class Ending(QueueBase):
         if not done:
             raise _lost(job, "given back")
 
-    async def nack_many(self, jobs: Iterable[Job], delay: float | None = None, error: str = "") -> list[bool]:
+    async def nack_many(self, jobs: Iterable[Job], delay: Duration | None = None, error: str = "") -> list[bool]:
         """Give many jobs back, or up; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
         jobs = list(jobs)
@@ -79,12 +79,12 @@ class Ending(QueueBase):
             await self._tell(min(delays))
         return done
 
-    def _delay_ms(self, tries: int, delay: float | None) -> int:
+    def _delay_ms(self, tries: int, delay: Duration | None) -> int:
         if delay is None:
             delay = 0 if self.backoff is None else self.backoff(tries)
-        return max(0, milliseconds("delay", delay))
+        return milliseconds("delay", delay) if delay else 0
 
-    async def extend(self, job: Job, lease: float | None = None) -> None:
+    async def extend(self, job: Job, lease: Duration | None = None) -> None:
         """Keep a job for so many seconds from now."""
         self._require(Capability.EXTEND)
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
@@ -93,7 +93,7 @@ class Ending(QueueBase):
             raise _lost(job, "kept")
         job.stored.token = token
 
-    async def extend_many(self, jobs: Iterable[Job], lease: float | None = None) -> list[bool]:
+    async def extend_many(self, jobs: Iterable[Job], lease: Duration | None = None) -> list[bool]:
         """Keep many jobs; gives for each whether it was still this worker's."""
         self._require(Capability.EXTEND)
         jobs = list(jobs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
+from penstock.queues.pushing import Duration
 
 if TYPE_CHECKING:
     from penstock.queues.aio.ending import Ending
@@ -108,13 +109,13 @@ class Job:
         await self.queue.ack(self)
         self.ended = True
 
-    async def nack(self, delay: float | None = None, error: str = "") -> None:
+    async def nack(self, delay: Duration | None = None, error: str = "") -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
         letters if this was its last try."""
         await self.queue.nack(self, delay, error)
         self.ended = True
 
-    async def extend(self, lease: float | None = None) -> None:
+    async def extend(self, lease: Duration | None = None) -> None:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
         await self.queue.extend(self, lease)
 

@@ -6,6 +6,7 @@ job whose worker died during its last try goes to the dead letters instead of to
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import SupportsFloat
 
 from penstock.errors import CallerError
 from penstock.job import Lease, StoredJob
@@ -14,7 +15,7 @@ from penstock.queues.aio.fetching import Fetcher
 from penstock.queues.aio.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import Duration, milliseconds, plain_seconds
 
 
 class Taking(Ending):
@@ -22,20 +23,20 @@ class Taking(Ending):
 
     _is_drained = False
 
-    async def pop(self, timeout: float | None = None, *, waiter: object = None) -> Job | None:
+    async def pop(self, timeout: Duration | None = None, *, waiter: object = None) -> Job | None:
         """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
         jobs = await self.pop_many(1, timeout, waiter=waiter)
         return jobs[0] if jobs else None
 
-    async def pop_many(self, count: int, timeout: float | None = 0, *, waiter: object = None) -> list[Job]:
+    async def pop_many(self, count: int, timeout: Duration | None = 0, *, waiter: object = None) -> list[Job]:
         """Take one to `count` jobs; none when the time is over."""
         return [Job(self, stored) for stored in await self._fetch(None, count, timeout, waiter)]
 
     async def reserve(
         self,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
         waiter: object = None,
     ) -> Job | None:
         """Lease a job: it comes back when the lease ends before `ack`. None when the time is over."""
@@ -45,9 +46,9 @@ class Taking(Ending):
     async def reserve_many(
         self,
         count: int,
-        timeout: float | None = 0,
+        timeout: Duration | None = 0,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
         waiter: object = None,
     ) -> list[Job]:
         """Lease one to `count` jobs; none when the time is over."""
@@ -59,9 +60,9 @@ class Taking(Ending):
     @asynccontextmanager
     async def reserving(
         self,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
     ) -> AsyncIterator[Job | None]:
         """Reserve a job for a block: acked when it ends, given back when it raises. None when the time is over."""
         job = await self.reserve(timeout, lease=lease)
@@ -75,20 +76,19 @@ class Taking(Ending):
         self,
         lease_ms: int | None,
         count: int,
-        timeout: float | None,
+        timeout: Duration | None,
         waiter: object,
     ) -> list[StoredJob]:
         if count < 1:
             raise CallerError(f"count={count}: ask for at least one job")
-        if timeout is not None and not timeout >= 0:
-            raise CallerError(f"timeout={timeout!r}: give seconds, 0 for not waiting, or None for ever")
+        wait_s = None if timeout is None else _wait_seconds(timeout)
         if self._is_drained:
             raise CallerError(f"the queue {self.name!r} was drained; make it anew with store.queue()")
         await self._register()
         fetcher = self._fetchers.get(lease_ms)
         if fetcher is None:
             fetcher = self._fetchers[lease_ms] = Fetcher(_Way(self, lease_ms), self._ear)
-        return await fetcher.get(count, timeout, waiter)
+        return await fetcher.get(count, wait_s, waiter)
 
     async def _take(self, lease_ms: int | None, count: int, wait_ms: int) -> list[StoredJob]:
         if lease_ms is None:
@@ -131,6 +131,13 @@ class Taking(Ending):
     def cancel(self, waiter: object = None) -> int:
         """End waits with WaitCancelled: those that were given this `waiter`, or all. Gives how many."""
         return sum(fetcher.cancel(waiter) for fetcher in self._fetchers.values())
+
+
+def _wait_seconds(timeout: Duration) -> float:
+    value = plain_seconds(timeout)
+    if not isinstance(value, SupportsFloat) or not float(value) >= 0:
+        raise CallerError(f"timeout must be 0 or more seconds, or None to wait without limit, got {timeout!r}")
+    return float(value)
 
 
 class _Way:

@@ -13,7 +13,7 @@ from penstock.queues.blocking.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter, to_dead_letters
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import Duration, milliseconds
 
 
 class Ending(QueueBase):
@@ -44,7 +44,7 @@ class Ending(QueueBase):
         self.store.counting.count(self.name, "commit", sum(ended))
         return ended
 
-    def nack(self, job: Job, delay: float | None = None, error: str = "") -> None:
+    def nack(self, job: Job, delay: Duration | None = None, error: str = "") -> None:
         """Give a job back, or up: after its last try it goes to the dead letters."""
         self._require(Capability.RESERVE)
         if self._limit is not None and self._limit.is_last(job.tries):
@@ -54,7 +54,7 @@ class Ending(QueueBase):
         if not done:
             raise _lost(job, "given back")
 
-    def nack_many(self, jobs: Iterable[Job], delay: float | None = None, error: str = "") -> list[bool]:
+    def nack_many(self, jobs: Iterable[Job], delay: Duration | None = None, error: str = "") -> list[bool]:
         """Give many jobs back, or up; gives for each whether it was still this worker's."""
         self._require(Capability.RESERVE)
         jobs = list(jobs)
@@ -78,12 +78,12 @@ class Ending(QueueBase):
             self._tell(min(delays))
         return done
 
-    def _delay_ms(self, tries: int, delay: float | None) -> int:
+    def _delay_ms(self, tries: int, delay: Duration | None) -> int:
         if delay is None:
             delay = 0 if self.backoff is None else self.backoff(tries)
-        return max(0, milliseconds("delay", delay))
+        return milliseconds("delay", delay) if delay else 0
 
-    def extend(self, job: Job, lease: float | None = None) -> None:
+    def extend(self, job: Job, lease: Duration | None = None) -> None:
         """Keep a job for so many seconds from now."""
         self._require(Capability.EXTEND)
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
@@ -92,7 +92,7 @@ class Ending(QueueBase):
             raise _lost(job, "kept")
         job.stored.token = token
 
-    def extend_many(self, jobs: Iterable[Job], lease: float | None = None) -> list[bool]:
+    def extend_many(self, jobs: Iterable[Job], lease: Duration | None = None) -> list[bool]:
         """Keep many jobs; gives for each whether it was still this worker's."""
         self._require(Capability.EXTEND)
         jobs = list(jobs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
+from penstock.queues.pushing import Duration
 
 if TYPE_CHECKING:
     from penstock.queues.blocking.ending import Ending
@@ -109,13 +110,13 @@ class Job:
         self.queue.ack(self)
         self.ended = True
 
-    def nack(self, delay: float | None = None, error: str = "") -> None:
+    def nack(self, delay: Duration | None = None, error: str = "") -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off), or goes to the dead
         letters if this was its last try."""
         self.queue.nack(self, delay, error)
         self.ended = True
 
-    def extend(self, lease: float | None = None) -> None:
+    def extend(self, lease: Duration | None = None) -> None:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
         self.queue.extend(self, lease)
 

@@ -29,12 +29,11 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from penstock.codec import HEADERS_BYTES_MAX, from_json, to_json
-from penstock.errors import BadPayload, CallerError
+from penstock.errors import BadPayload
 from penstock.job import Lease, Move, NewJob
 
 # jsonb has room for 256 MiB, and a server for 1 GB in one statement; a job of this size is slow everywhere.
 ELEMENT_BYTES_MAX = 100 * 1024 * 1024
-KEY_BYTES_MAX = 1024  # of a unique key: they stand in an index, where a row has 2,700
 _US = 1000
 
 _PLAIN = re.compile(r"[0-9A-Za-z-]+")
@@ -74,7 +73,7 @@ def packed(job: NewJob) -> str:
     if job.tries:
         fields.append(f'"t":{job.tries}')
     if job.unique is not None:
-        fields += [f'"k":{_key(job.unique)}', f'"f":{job.unique_for_ms}']
+        fields += [f'"k":{to_json(job.unique)}', f'"f":{job.unique_for_ms}']
     return f"{{{','.join(fields)}}}"
 
 
@@ -117,13 +116,6 @@ def _written_out(found: re.Match[str]) -> str:
 
 def _text(value: str) -> str:
     return f'"{value}"' if _PLAIN.fullmatch(value) else to_json(value)
-
-
-def _key(key: str) -> str:
-    text = to_json(key)
-    if _REFUSED.search(text) or len(key.encode(errors="replace")) > KEY_BYTES_MAX:
-        raise CallerError(f"a unique key has at most {KEY_BYTES_MAX} bytes, no zero byte and only whole characters")
-    return text
 
 
 def batch(records: Iterable[str]) -> str:

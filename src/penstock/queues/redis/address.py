@@ -6,7 +6,8 @@
     redis+oq://h1:7000,h2:7000/                              a Cluster; with one host, `?cluster=1` says so
     connect("redis+oq://", client=redis.asyncio.Redis(...))  a client, which stays the caller's to close
 
-The same for `redis+list`, and for the `redis` and `rediss` of signals and statistics.
+The same for `redis+list`. `redis` and `rediss` are short for `redis+oq` and `rediss+oq`, and the schemes of signals and
+statistics.
 """
 
 from collections.abc import Callable, Mapping
