@@ -6,12 +6,12 @@ to the store's driver.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, SupportsFloat
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
-from penstock.queues.pushing import Duration, plain_seconds
+from penstock.queues.pushing import Duration, is_number, plain_seconds
 
 LEASE_S = 120.0  # Keuss' reserve_delay
 LEASE_S_MAX = 30 * 24 * 3600.0  # beyond that a lease is a job nobody will ever see again
@@ -79,9 +79,9 @@ def _seconds(text: str | float) -> float:
 def checked_lease(lease: Duration) -> float:
     """Return a lease that was given as an argument, in seconds."""
     value = plain_seconds(lease)
-    if not isinstance(value, SupportsFloat) or not 0 < float(value) <= LEASE_S_MAX:
+    if not is_number(value) or not 0 < value <= LEASE_S_MAX:
         raise CallerError(f"lease must be above 0 and at most {LEASE_S_MAX:.0f} seconds, got {lease!r}")
-    return float(value)
+    return value
 
 
 def checked_dead_letter(value: Limit) -> DeadLetter:

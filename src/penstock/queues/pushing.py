@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat, TypeGuard
 
 from penstock.codec import encode
 from penstock.errors import BadPayload, CallerError
@@ -95,14 +95,19 @@ def _check_key(key: object) -> None:
 def seconds(option: str, duration: Duration) -> float:
     """Return a duration in seconds; one that can't be is refused."""
     value = plain_seconds(duration)
-    if not isinstance(value, SupportsFloat) or not 0 <= float(value) <= DELAY_S_MAX:
+    if not is_number(value) or not 0 <= value <= DELAY_S_MAX:
         raise CallerError(f"{option} must be 0 to {DELAY_S_MAX:.0f} seconds, got {duration!r}")
-    return float(value)
+    return value
 
 
 def plain_seconds(duration: Any) -> Any:
     """Return a timedelta as seconds, and everything else as it is."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value can be compared with numbers: those of other packages can, texts can't."""
+    return isinstance(value, SupportsFloat)
 
 
 def milliseconds(option: str, duration: Duration) -> int:

@@ -6,7 +6,7 @@ job whose worker died during its last try goes to the dead letters instead of to
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import SupportsFloat
+from typing import overload
 
 from penstock.errors import CallerError
 from penstock.job import Lease, StoredJob
@@ -15,7 +15,7 @@ from penstock.queues.aio.fetching import Fetcher
 from penstock.queues.aio.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, milliseconds, plain_seconds
+from penstock.queues.pushing import Duration, is_number, milliseconds, plain_seconds
 
 
 class Taking(Ending):
@@ -23,6 +23,10 @@ class Taking(Ending):
 
     _is_drained = False
 
+    @overload
+    async def pop(self, timeout: None = None, *, waiter: object = None) -> Job: ...
+    @overload
+    async def pop(self, timeout: Duration, *, waiter: object = None) -> Job | None: ...
     async def pop(self, timeout: Duration | None = None, *, waiter: object = None) -> Job | None:
         """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
         jobs = await self.pop_many(1, timeout, waiter=waiter)
@@ -32,6 +36,12 @@ class Taking(Ending):
         """Take one to `count` jobs; none when the time is over."""
         return [Job(self, stored) for stored in await self._fetch(None, count, timeout, waiter)]
 
+    @overload
+    async def reserve(self, timeout: None = None, *, lease: Duration | None = None, waiter: object = None) -> Job: ...
+    @overload
+    async def reserve(
+        self, timeout: Duration, *, lease: Duration | None = None, waiter: object = None
+    ) -> Job | None: ...
     async def reserve(
         self,
         timeout: Duration | None = None,
@@ -135,9 +145,9 @@ class Taking(Ending):
 
 def _wait_seconds(timeout: Duration) -> float:
     value = plain_seconds(timeout)
-    if not isinstance(value, SupportsFloat) or not float(value) >= 0:
+    if not is_number(value) or not value >= 0:
         raise CallerError(f"timeout must be 0 or more seconds, or None to wait without limit, got {timeout!r}")
-    return float(value)
+    return value
 
 
 class _Way:

@@ -11,7 +11,7 @@ from penstock.job import JobState, Lease, StoredJob
 from penstock.queues.pushing import Duration
 
 if TYPE_CHECKING:
-    from penstock.queues.blocking.ending import Ending
+    from penstock.queues.blocking.queue import Queue
 
 
 class Job:
@@ -26,8 +26,8 @@ class Job:
 
     __slots__ = ("_payload", "ended", "lease", "lost", "queue", "stored")
 
-    def __init__(self, queue: "Ending", stored: StoredJob, lease: float | None = None) -> None:
-        self.queue = queue
+    def __init__(self, queue: Any, stored: StoredJob, lease: float | None = None) -> None:
+        self.queue: Queue = queue  # Any above, since the parts of a queue make its jobs
         self.stored = stored
         self.lease = lease  # seconds, as asked for; None for a job that was popped or looked at
         self.ended = False  # whether `ack`, `nack` or `fail` of this object ended the delivery

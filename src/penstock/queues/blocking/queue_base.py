@@ -15,7 +15,7 @@ from penstock.queues.blocking.once import Once
 from penstock.queues.capabilities import Capability, require
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, plain_seconds
+from penstock.queues.pushing import Duration, is_number, plain_seconds
 
 if TYPE_CHECKING:
     from penstock.queues.blocking.store import Store
@@ -53,7 +53,7 @@ class QueueBase:
         self.codec = check_codec(codec)
         self.backoff = backoff
         self.poll_s: float = plain_seconds(poll)
-        if not self.poll_s > 0:
+        if not is_number(self.poll_s) or not self.poll_s > 0:
             raise CallerError(f"poll must be above 0 seconds, got {poll!r}")
         self.options = dict(options)
         self.channel = f"keuss:signal:{store.namespace}:{name}"

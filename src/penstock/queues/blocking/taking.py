@@ -7,7 +7,7 @@ job whose worker died during its last try goes to the dead letters instead of to
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import SupportsFloat
+from typing import overload
 
 from penstock.errors import CallerError
 from penstock.job import Lease, StoredJob
@@ -16,7 +16,7 @@ from penstock.queues.blocking.fetching import Fetcher
 from penstock.queues.blocking.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, milliseconds, plain_seconds
+from penstock.queues.pushing import Duration, is_number, milliseconds, plain_seconds
 
 
 class Taking(Ending):
@@ -24,6 +24,10 @@ class Taking(Ending):
 
     _is_drained = False
 
+    @overload
+    def pop(self, timeout: None = None, *, waiter: object = None) -> Job: ...
+    @overload
+    def pop(self, timeout: Duration, *, waiter: object = None) -> Job | None: ...
     def pop(self, timeout: Duration | None = None, *, waiter: object = None) -> Job | None:
         """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
         jobs = self.pop_many(1, timeout, waiter=waiter)
@@ -33,6 +37,10 @@ class Taking(Ending):
         """Take one to `count` jobs; none when the time is over."""
         return [Job(self, stored) for stored in self._fetch(None, count, timeout, waiter)]
 
+    @overload
+    def reserve(self, timeout: None = None, *, lease: Duration | None = None, waiter: object = None) -> Job: ...
+    @overload
+    def reserve(self, timeout: Duration, *, lease: Duration | None = None, waiter: object = None) -> Job | None: ...
     def reserve(
         self,
         timeout: Duration | None = None,
@@ -136,9 +144,9 @@ class Taking(Ending):
 
 def _wait_seconds(timeout: Duration) -> float:
     value = plain_seconds(timeout)
-    if not isinstance(value, SupportsFloat) or not float(value) >= 0:
+    if not is_number(value) or not value >= 0:
         raise CallerError(f"timeout must be 0 or more seconds, or None to wait without limit, got {timeout!r}")
-    return float(value)
+    return value
 
 
 class _Way:
