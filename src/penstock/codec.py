@@ -2,9 +2,17 @@
 
 Three codecs. A queue has one:
 
-    json    the default: bytes go as they are, everything else as JSON; read as JSON, or as the bytes if it is none
+    json    the default: bytes are stored as they are, everything else as JSON. A value comes back as itself; bytes come
+            back as JSON if they are JSON, else as a str if they are UTF-8, else as bytes
     text    a str, as UTF-8
     bytes   nothing is changed
+
+A store of payloads (in a layout of Keuss) keeps the value, or marks bytes as such. A store of bodies keeps bytes, in
+which the JSON of a value and the same bytes are one: that is why bytes are read as JSON everywhere.
+
+JSON is strict here: no NaN or Infinity, no number that a float can't hold, no whole number of more digits than Python
+reads (4,300), and no more than DEPTH_MAX containers within each other. A value beyond that is refused when it is
+pushed; bytes that Python can't read as JSON are text.
 
 On a store of bodies (the broker, directories) headers stand in front of the body, in a frame that no text begins with,
 since 0xFF occurs nowhere in UTF-8:
@@ -19,6 +27,7 @@ framed all the same.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +38,8 @@ CODECS = ("json", "text", "bytes")
 MARK = b"\xffPNSK\x01"
 _LENGTH = 4
 HEADERS_BYTES_MAX = 64 * 1024  # they are read with every job; whoever needs more wants a body
+# Python's parser gives up near 1,000, less the depth of its caller: what is pushed here must be readable anywhere.
+DEPTH_MAX = 500
 
 
 def _encoder() -> Callable[[Any], str]:
@@ -44,16 +55,33 @@ def _encoder() -> Callable[[Any], str]:
 
 _compact = _encoder()
 _ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
-_parse = json.JSONDecoder().decode
 _LIKE_BYTES = (bytearray, memoryview)
+_CONTAINERS = (dict, list, tuple)
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is more than a float can hold")
+    return value
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is not JSON")
+
+
+_parse = json.JSONDecoder(parse_float=_fraction, parse_constant=_constant).decode
 
 
 def to_json(value: Any) -> str:
-    """JSON without spaces, that every other language can read: no NaN, and no half of a surrogate pair."""
+    """Return JSON without spaces, that every other language can read: no NaN, and no half of a surrogate pair."""
     try:
         text = _compact(value)
     except (TypeError, ValueError, RecursionError) as problem:
         raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
+    # A container takes two characters at least: most texts are too short to be too deep.
+    if len(text) > 2 * DEPTH_MAX and text.count("[") + text.count("{") > DEPTH_MAX and _is_too_deep(value):
+        raise BadPayload(f"a payload must have at most {DEPTH_MAX} lists and objects within each other, got more")
     if not text.isascii():
         try:
             text.encode()
@@ -62,8 +90,20 @@ def to_json(value: Any) -> str:
     return text
 
 
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, _CONTAINERS)
+        ]
+    return bool(level)
+
+
 def from_json(text: str | bytes) -> Any:
-    """The value; ValueError if it is no JSON."""
+    """Return the value; ValueError if the text is not JSON, RecursionError if it is too deep to be read."""
     if isinstance(text, bytes):
         text = text.decode()
     return _parse(text)
@@ -93,15 +133,19 @@ def encode(payload: Any, codec: str = "json") -> bytes:
 
 
 def decode(body: bytes, codec: str = "json") -> Any:
-    """The payload of a body."""
+    """Return the payload of a body, or of bytes that a store of payloads keeps."""
     if codec == "bytes":
         return body
     if codec == "text":
         return body.decode(errors="replace")
     try:
-        return _parse(body.decode())
-    except (ValueError, RecursionError):
+        text = body.decode()
+    except UnicodeDecodeError:
         return body
+    try:
+        return _parse(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def frame(body: bytes, headers: Mapping[str, Any]) -> bytes:

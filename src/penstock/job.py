@@ -2,9 +2,13 @@
 
 `NewJob` goes in, `StoredJob` comes out. Times are unix times in milliseconds, by the clock of the store. `tries` is how
 often the job was delivered before without being ended: 0 at the first delivery.
+
+A job's id tells when it was made, if it is a UUID of version 7, as ours are, or an ObjectId of MongoDB. Stores that
+can't keep the time of a push elsewhere need no field for it.
 """
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +40,7 @@ class NewJob:
     replicate: int | None = None
     unique: str | None = None
     unique_for_ms: int = 0
+    created_ms: int | None = None  # of a job that moves from another queue; None: now
     prepared: Any = None  # what the store made of it, to be sent
 
 
@@ -49,13 +54,18 @@ class StoredJob:
     headers: dict[str, Any] = field(default_factory=dict)
     tries: int = 0
     mature_ms: int | None = None
-    created_ms: int | None = None
+    recorded_ms: int | None = None  # when it was pushed, where the store keeps that
     token: str | None = None  # only of a reserved job
     state: JobState = JobState.READY
     nacks: int | None = None
     additional_deliveries: int | None = None
     node: str | None = None
     raw: Any = None  # the store's own form, to put a popped job back as it was
+
+    @property
+    def created_ms(self) -> int | None:
+        """When it was pushed, as the store keeps it or as its id tells; None for a peer's job that tells neither."""
+        return id_time_ms(self.id) if self.recorded_ms is None else self.recorded_ms
 
 
 class Lease(NamedTuple):
@@ -103,10 +113,11 @@ class Consumer(NamedTuple):
 
 
 class IdMaker:
-    """Ids that look like random UUIDs and sort by the time of their making.
+    """UUIDs of version 7 (RFC 9562), which sort by the time of their making and tell it.
 
     Stores order jobs of the same millisecond by their ids, so ids that sort keep jobs of one producer in order. The
-    first 60 bits are milliseconds and a counter, the rest is chance.
+    first 48 bits are milliseconds, 12 bits behind the version are a counter, the rest is random. Keuss' own ids are of
+    version 4: no time is read from those.
     """
 
     _BLOCK = 4096  # bytes of chance fetched at once: a system call a job would cost more than all else here
@@ -125,7 +136,7 @@ class IdMaker:
         else:
             self._ms = max(now, self._ms + 1)
             self._count = 0
-            self._front = f"{self._ms >> 16:08x}-{self._ms & 0xFFFF:04x}-4"
+            self._front = f"{self._ms >> 16:08x}-{self._ms & 0xFFFF:04x}-7"
         return f"{self._front}{self._count:03x}-{self._chance()}"
 
     def _chance(self) -> str:
@@ -145,3 +156,15 @@ class IdMaker:
 
 
 new_id = IdMaker()
+
+_VERSION_7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_OBJECT_ID = re.compile(r"([0-9a-f]{8})[0-9a-f]{16}")
+
+
+def id_time_ms(job_id: str) -> int | None:
+    """Return when an id was made, by the clock of its maker; None for an id that doesn't tell."""
+    found = _VERSION_7.fullmatch(job_id)
+    if found is not None:
+        return int(found[1] + found[2], 16)
+    found = _OBJECT_ID.fullmatch(job_id)
+    return None if found is None else int(found[1], 16) * 1000

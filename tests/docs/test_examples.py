@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.examples import PAGES, ROOT, Reader, Values, blocks_of, steps_of
+from tests.processes import need_module
 
 ID = "D-11111111-aaaaaaaaaaaaaaaaaaaaaaaa-05a1"
 REAL_ID = "D-22222222-bbbbbbbbbbbbbbbbbbbbbbbb-05a1"
@@ -16,6 +20,29 @@ WITH_EXAMPLES = [
     for page in PAGES
     if any(block.language in ("console", "python", "conf") for block in blocks_of(page.read_text("utf-8")))
 ]
+# What no page shows, and everybody writes.
+HANDLERS = """\
+from datetime import timedelta
+
+import penstock
+import penstock.blocking
+
+
+async def forward(job: penstock.Job) -> str:
+    await job.queue.store.queue("other").push(job.payload, delay=timedelta(minutes=1))
+    return await job.queue.push(job.body, headers=job.headers)
+
+
+def forward_in_a_thread(job: penstock.blocking.Job) -> str:
+    return job.queue.push(job.payload, unique=job.id)
+
+
+def first(queue: penstock.blocking.Queue) -> float | None:
+    job = queue.reserve()
+    job.nack(timedelta(seconds=5))
+    last = queue.pop(timeout=0)
+    return job.created if last is None else last.created
+"""
 LANGUAGES = {"console", "python", "conf", "sh", "text", "toml", ""}
 
 
@@ -28,6 +55,32 @@ def test_the_examples_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
         reader.read()
     finally:
         reader.leave()
+
+
+@pytest.mark.system
+@pytest.mark.timeout(600)
+def test_every_python_example_passes_mypy_strict(tmp_path: Path) -> None:
+    need_module("mypy")
+    names: dict[str, str] = {}
+    for page in PAGES:
+        folder = tmp_path / re.sub(r"\W", "_", str(page.relative_to(ROOT)))
+        for block in blocks_of(page.read_text("utf-8")):
+            if block.language == "python":
+                folder.mkdir(exist_ok=True)
+                file = folder / (block.name() or f"line_{block.line}.py")
+                file.write_text(block.text, "utf-8")
+                names[str(file.relative_to(tmp_path))] = f"{page.relative_to(ROOT)}, example in line {block.line}"
+    (tmp_path / "handlers.py").write_text(HANDLERS, "utf-8")
+    # Each page is a package, as several have a work.py. What mypy knows of our own modules is kept between runs.
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--namespace-packages"]
+    cache = ROOT / ".cache" / "mypy-examples"
+    done = subprocess.run(
+        [*mypy, "--cache-dir", str(cache), "."], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    told = done.stdout + done.stderr
+    for file, where in names.items():
+        told = told.replace(file, where)
+    assert done.returncode == 0, told
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

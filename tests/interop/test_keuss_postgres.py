@@ -91,8 +91,32 @@ def test_payloads_and_headers_in_both_directions(both: Both, payload: Any) -> No
     assert (element.id, element.payload, element.hdrs, element.tries) == (job_id, payload, headers, 0)
     element_id = both.theirs.push(payload, hdrs=headers)
     job = both.ours.pop(timeout=PATIENCE)
-    assert (job.id, job.payload, job.headers, job.tries) == (element_id, payload, headers, 0)
-    assert type(job.payload) is type(payload)
+    assert (job.id, job.headers, job.tries, job.created) == (element_id, headers, 0, None)
+    read = payload if payload != b"" else ""  # no bytes are text, too
+    assert (job.payload, type(job.payload)) == (read, type(read))
+
+
+@pytest.mark.parametrize(
+    ("buffer", "payload"), [(b'{"a": 1}', {"a": 1}), (b"text", "text"), (b"\x00\xff", b"\x00\xff"), (b"", "")]
+)
+def test_a_buffer_stays_one_through_nack_dead_letters_and_redrive(
+    both: Both, keuss: KeussPeer, postgres_server: PostgresServer, buffer: bytes, payload: Any
+) -> None:
+    both.theirs.push(buffer)
+    job = both.ours.reserve(timeout=PATIENCE)
+    assert (job.payload, type(job.payload), job.body) == (payload, type(payload), buffer)
+    job.nack()
+    element = both.theirs.reserve(PATIENCE_MS)  # what we gave back
+    assert element.payload == buffer
+    both.theirs.ko(element, now_ms() - 1)
+    both.ours.reserve(timeout=PATIENCE).nack()  # its last try
+    dead = both.store.queue("dead")
+    (job,) = dead.peek()
+    assert (job.payload, job.body) == (payload, buffer)
+    (stored,) = both.database.execute("SELECT _pl->>'type' FROM _k_tbl_dead").fetchone()
+    assert stored == "buffer"
+    assert dead.redrive() == 1
+    assert both.theirs.pop(PATIENCE_MS).payload == buffer
 
 
 def test_the_tables_that_each_makes_are_the_same(

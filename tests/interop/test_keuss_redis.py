@@ -121,10 +121,64 @@ def test_bytes_and_headers_go_both_ways(
     for body in (b"\x00\xff\x01", b"", bytes(range(256))):
         ours.push(body, headers={"h": 1, "g": "x"})
         element = theirs.pop(PATIENCE_MS)
+        if backend == "redis-list":
+            assert abs(element.hdrs.pop("x-penstock-created") - now_ms()) < PATIENCE_MS
         assert (element.payload, element.hdrs) == (body, {"h": 1, "g": "x"})
         theirs.push(body, hdrs={"h": 2})
         job = ours.pop(timeout=PATIENCE)
-        assert (job.payload, job.headers) == (body, {"h": 2})
+        assert (job.body, job.headers, job.created) == (body, {"h": 2}, None)
+
+
+BUFFERS = [(b'{"a": 1}', {"a": 1}), (b"text", "text"), (b"\x00\xff", b"\x00\xff"), (b"", "")]
+
+
+@pytest.mark.parametrize("backend", ["redis-oq", "redis-list"])
+@pytest.mark.parametrize(("buffer", "payload"), BUFFERS)
+def test_a_buffer_is_read_as_any_bytes_are(
+    open_new: OpenKeuss,
+    store: blocking.Store,
+    lists: blocking.Store,
+    backend: str,
+    queue_name: str,
+    buffer: bytes,
+    payload: Any,
+) -> None:
+    ours = (store if backend == "redis-oq" else lists).queue(queue_name)
+    open_new(backend).queue(queue_name).push(buffer)
+    job = ours.pop(timeout=PATIENCE)
+    assert (job.payload, type(job.payload), job.body) == (payload, type(payload), buffer)
+
+
+@pytest.mark.parametrize(("buffer", "payload"), BUFFERS)
+def test_a_buffer_stays_one_through_nack_dead_letters_and_redrive(
+    open_new: OpenKeuss, store: blocking.Store, queue_name: str, buffer: bytes, payload: Any
+) -> None:
+    dead = store.queue(f"{queue_name}-dead")
+    ours = store.queue(queue_name, dead_letter=DeadLetter(3, queue=dead.name))
+    theirs, theirs_dead = open_new().queue(queue_name), open_new().queue(dead.name)
+    theirs.push(buffer)
+    ours.reserve(timeout=PATIENCE).nack()
+    element = theirs.reserve(PATIENCE_MS)  # what we gave back
+    assert element.payload == buffer
+    theirs.ko(element, now_ms())
+    ours.reserve(timeout=PATIENCE).nack()  # its last try
+    (job,) = dead.peek()
+    assert (job.payload, job.body) == (payload, buffer)
+    element = theirs_dead.reserve(PATIENCE_MS)
+    assert element.payload == buffer
+    theirs_dead.ko(element, now_ms())
+    assert dead.redrive() == 1
+    assert theirs.pop(PATIENCE_MS).payload == buffer
+
+
+def test_a_text_that_looks_like_json_stays_a_text(open_new: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
+    theirs, ours = open_new().queue(queue_name), store.queue(queue_name)
+    for text in ('{"a": 1}', "1", '"quoted"', "null"):
+        theirs.push(text)
+        job = ours.reserve(timeout=PATIENCE)
+        assert job.payload == text
+        job.nack()
+        assert theirs.pop(PATIENCE_MS).payload == text
 
 
 def test_the_list_is_one_order_for_both(open_keuss: OpenKeuss, lists: blocking.Store, queue_name: str) -> None:

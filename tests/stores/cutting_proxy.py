@@ -7,14 +7,16 @@ import socket
 import threading
 from typing import Self
 
+from tests.processes import NodeProcess
 from tests.servers import RedisServer
 
 
 class CuttingProxy:
     """Passes everything on, until it is told to cut the next exchange that holds a word."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer | NodeProcess, replace: tuple[bytes, bytes] = (b"", b"")) -> None:
         self._server = server
+        self._replace = replace  # a word that clients say, and one of the same length that the server is told instead
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._word: bytes | None = None
@@ -54,7 +56,7 @@ class CuttingProxy:
                     self._word = None
                     self._cut(client, server, data)
                     return
-                server.sendall(data)
+                server.sendall(data.replace(*self._replace) if self._replace[0] else data)
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)
 

@@ -52,6 +52,8 @@ class Facade:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.inside, name)
+        if name == "payload":  # it may hold anything, as deep as it likes, but nothing to be dressed
+            return value
         if not callable(value) or (not hasattr(value, "__self__") and name != "open"):
             return dress(value)
         if name in PLAIN:

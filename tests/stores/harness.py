@@ -49,6 +49,7 @@ class Differs(Enum):
     NO_IDS = auto()  # jobs have no ids
     OWN_IDS = auto()  # a job that moves to another queue gets another id there
     KEY_ORDER = auto()  # the names in an object come back in another order
+    PLAIN_HEADERS = auto()  # headers with zero bytes or half characters are refused
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Kind:
     server: Callable[[pytest.FixtureRequest], ShiftingNode] | None = None  # whose clock is shifted, not the store's
     options: dict[str, Any] = field(default_factory=dict)
     histories: float = 1.0  # of those that the machine runs: less for a server that is slow at what it does
-    refuses: frozenset[str] = frozenset()  # names in test_payloads.PAYLOADS that it can't keep, and says so
 
 
 def _redis(scheme: str) -> Callable[[pytest.FixtureRequest], str]:
@@ -101,13 +101,12 @@ PLACES = {
         _redis("redis+list"), frozenset({Differs.NO_IDS, Differs.NO_NEXT_MATURE, Differs.ORDER}), SYSTEM
     ),
     "redis+oq": Kind(_redis("redis+oq"), marks=SYSTEM),
-    # jsonb, which Keuss keeps payloads in, has no order of names, no zero bytes and no half characters.
+    # jsonb, which Keuss keeps jobs in, has no order of names, no zero bytes and no half characters.
     "postgresql": Kind(
         lambda request: request.getfixturevalue("postgres_server").url(),
-        frozenset({Differs.KEY_ORDER}),
+        frozenset({Differs.KEY_ORDER, Differs.PLAIN_HEADERS}),
         SYSTEM,
         histories=0.3,  # each begins with tables of its own
-        refuses=frozenset({"control characters", "lone surrogates"}),
     ),
     "disque": Kind(
         _disque,

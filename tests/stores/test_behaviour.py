@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from penstock import Capability, Push
 from penstock.errors import CallerError
-from tests.stores.harness import PATIENCE, Differs, Place, needs
+from tests.stores.harness import NEVER, PATIENCE, Differs, Place, needs
 
 NAMES = ["Ünï côdé 队列", "a:b", "{tag}", "it's", 'say "hi"', "with space", "-dash", "p.q/r%s", "UPPER"]
 
@@ -132,9 +132,59 @@ async def test_a_point_in_time_that_is_over_is_now(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push("past", mature=place.now() - 1000)
-        await queue.push("negative", delay=-1000)
-        jobs = [await queue.pop(timeout=PATIENCE) for _ in range(2)]
-        assert sorted(job.payload for job in jobs) == ["negative", "past"]
+        assert (await queue.pop(timeout=PATIENCE)).payload == "past"
+
+
+@needs(Capability.DELAY, Capability.RESERVE, Capability.EXTEND)
+async def test_times_may_be_timedeltas(place: Place) -> None:
+    unit = timedelta(seconds=place.unit)
+    async with place.connect(poll=timedelta(seconds=NEVER), lease=timedelta(hours=1)) as store:
+        assert store.queue("other").lease == 3600
+        queue = store.queue(place.new_name(), lease=10 * unit, poll=timedelta(seconds=NEVER))
+        assert (queue.lease, queue.poll_s) == (10 * place.unit, NEVER)
+        await queue.push("work", delay=unit)
+        assert await queue.pop(timeout=timedelta(0)) is None
+        await place.advance(place.unit)
+        job = await queue.reserve(timeout=timedelta(seconds=PATIENCE), lease=unit)
+        await job.extend(3 * unit)
+        await place.advance(2 * place.unit)
+        await job.nack(delay=unit)  # its first lease would be over
+        assert await queue.reserve(timeout=0) is None
+        await place.advance(place.unit)
+        assert (await queue.reserve_many(1, timedelta(seconds=PATIENCE)))[0].payload == "work"
+
+
+@needs(Capability.CLAIM)
+async def test_times_of_claims_may_be_timedeltas(place: Place) -> None:
+    unit = timedelta(seconds=place.unit)
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work")
+        assert len(await queue.claim("key", 1, lease=unit)) == 1
+        assert await queue.extend_claim("key", 3 * unit) == 1
+        await place.advance(2 * place.unit)
+        assert await queue.reserve(timeout=0) is None
+        assert await queue.nack_claim("key", unit) == 1
+        assert await queue.scheduled() == 1
+
+
+@needs(Capability.TTL, Capability.RETRY)
+async def test_a_ttl_and_a_retry_time_may_be_timedeltas(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work", ttl=timedelta(days=3), retry=timedelta(minutes=6))
+        assert await queue.total() == 1
+
+
+@needs(Capability.UNIQUE)
+async def test_the_time_of_a_unique_key_may_be_a_timedelta(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        first = await queue.push("one", unique="key", unique_for=timedelta(seconds=place.unit))
+        await queue.pop(timeout=PATIENCE)
+        assert await queue.push("two", unique="key") == first
+        await place.advance(place.unit + 1)
+        assert await queue.push("three", unique="key") != first
 
 
 @needs(Capability.DELAY)

@@ -27,6 +27,8 @@ async def test_a_claim_gives_the_same_jobs_again(place: Place) -> None:
         again = await other.queue(queue.name, lease=1000).claim("batch", 5)
         assert sorted(job.id for job in again) == sorted(job.id for job in first)
         assert {job.tries for job in again} == {0}
+        assert None not in {job.created for job in first}
+        assert {job.id: job.created for job in again} == {job.id: job.created for job in first}
 
 
 async def test_jobs_of_a_claim_are_reserved(place: Place) -> None:

@@ -46,6 +46,21 @@ async def test_a_job_is_delivered_so_often_and_then_given_up(
 
 
 @needs(Capability.RESERVE, Capability.PEEK)
+@pytest.mark.parametrize("given", [2, "2", {"max_tries": 2}, DeadLetter(2)], ids=repr)
+async def test_a_queue_takes_a_number_of_deliveries_as_its_limit(place: Place, given: Any) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), dead_letter=given)
+        assert queue.dead_letter == DeadLetter(2)
+        job_id = await queue.push("hopeless")
+        for _ in range(2):
+            await (await queue.reserve(timeout=PATIENCE)).nack()
+        dead = [job async for job in store.dead_letters().jobs() if job.headers[FROM_QUEUE] == queue.name]
+        assert [job.payload for job in dead] == ["hopeless"]
+        assert job_id
+        assert (await store.recreate())[queue.name].dead_letter == DeadLetter(2)
+
+
+@needs(Capability.RESERVE, Capability.PEEK)
 @pytest.mark.parametrize("max_tries", [1, 2])
 async def test_deliveries_to_workers_that_died_count(place: Place, max_tries: int) -> None:
     limit = _limit(place, max_tries=max_tries)

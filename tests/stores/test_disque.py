@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from penstock.queues.disque.terms import TTL_S_MAX
 from tests.certificates import Authority
 from tests.conftest import StartNode
 from tests.processes import NodeProcess, free_port
+from tests.stores.cutting_proxy import CuttingProxy
 from tests.stores.harness import PATIENCE
 from tests.stores.shifting_node import ShiftingNode
 from tests.unit.client.nodes import FakeNode
@@ -68,6 +70,24 @@ async def test_a_body_without_headers_is_in_the_node_as_it_is(disque_node: Shift
         await queue.push_many([{"to": "tom"}, b"\x00\xff", "text"])
         bodies = [row[2] for row in disque_node.call("GETJOB", "COUNT", 3, "FROM", queue.name)]
         assert bodies == [b'{"to":"tom"}', b"\x00\xff", b'"text"']
+
+
+async def test_a_node_that_can_not_tell_when_a_job_was_added_is_asked_for_the_rest(disque_node: ShiftingNode) -> None:
+    # An older node of ours refuses a word of GETJOB that it doesn't know.
+    with CuttingProxy(disque_node, replace=(b"WITHCTIME", b"UNKNOWN99")) as proxy:
+        where = {"translate": lambda host, port: (host, proxy.port)}
+        async with aio.connect(f"disque://{disque_node.host}:{proxy.port}", **where) as store:
+            queue = store.queue(next(_names), lease=1000)
+            await queue.push_many([1, 2])
+            first, second = await queue.reserve(), await queue.reserve()
+            assert [(job.payload, job.tries, job.created) for job in (first, second)] == [(1, 0, None), (2, 0, None)]
+            await first.ack()
+
+
+async def test_terms_of_the_store_may_be_timedeltas(disque_node: ShiftingNode) -> None:
+    async with opened(disque_node, ttl=timedelta(days=2), retry=timedelta(minutes=5)) as (_, queue):
+        job = shown(disque_node, await queue.push("work"))
+        assert (job["retry"], 0 < job["ttl"] <= 2 * 24 * 3600) == (300, True)
 
 
 async def test_headers_stand_in_front_of_the_body(disque_node: ShiftingNode) -> None:

@@ -202,3 +202,37 @@ async def test_a_look_for_what_can_not_be_is_refused(place: Place, call: dict[st
         queue = store.queue(place.new_name())
         with pytest.raises(CallerError):
             await queue.peek(**call)
+
+
+async def test_a_job_knows_when_it_was_pushed(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        before = place.now() - 1
+        await queue.push({"a": 1}, headers={"h": 1})
+        if Capability.PEEK in store.capabilities:
+            (seen,) = await queue.peek()
+            assert before <= seen.created <= place.now() + 1
+            assert seen.headers == {"h": 1}
+        job = await queue.pop(timeout=PATIENCE)
+        assert before <= job.created <= place.now() + 1
+        assert job.headers == {"h": 1}
+
+
+@needs(Capability.RESERVE, Capability.PEEK, Capability.DELAY)
+async def test_a_job_keeps_its_time_through_tries_dead_letters_and_redrive(place: Place) -> None:
+    async with place.connect(dead_letter=f"2,{place.new_name('dead')}") as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work")
+        (seen,) = await queue.peek()
+        await place.advance(place.unit)
+        job = await queue.reserve(timeout=PATIENCE)
+        assert job.created == seen.created
+        await job.nack()
+        await (await queue.reserve(timeout=PATIENCE)).nack()
+        (dead,) = await store.dead_letters().peek()
+        assert (dead.created, set(dead.headers)) == (seen.created, {"x-dl-from-queue", "x-dl-t", "x-dl-tries"})
+        await place.advance(place.unit)
+        assert await store.dead_letters().redrive() == 1
+        (again,) = await queue.peek()
+        if not place.differs(Differs.OWN_IDS):  # there it is a new job, whose body has no place for a time
+            assert again.created == seen.created

@@ -43,6 +43,14 @@ def raw(redis_server: RedisServer) -> Iterator[Raw]:
         yield Raw(client, new_name())
 
 
+async def test_the_scheme_redis_means_the_ordered_queue(form: str, url: str, raw: Raw) -> None:
+    async with connect(form, url.replace("redis+oq:", "redis:")) as store, connect(form, url) as named:
+        job_id = await store.queue(raw.queue).push("work", delay=1000)
+        (job,) = await named.queue(raw.queue).peek(state="scheduled")
+        assert job.id == job_id
+        assert store.capabilities == named.capabilities
+
+
 # What is stored
 
 

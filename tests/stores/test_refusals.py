@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,12 +16,24 @@ BAD_PUSHES: list[tuple[Capability | None, dict[str, Any]]] = [
     (Capability.DELAY, {"delay": float("nan")}),
     (Capability.DELAY, {"delay": float("inf")}),
     (Capability.DELAY, {"delay": 1e15}),
+    (Capability.DELAY, {"delay": -0.001}),
+    (Capability.DELAY, {"delay": timedelta(seconds=-1)}),
+    (Capability.DELAY, {"delay": "soon"}),
     (Capability.DELAY, {"mature": -5}),
     (Capability.DELAY, {"mature": datetime(2030, 1, 1)}),  # noqa: DTZ001 - what is refused is that it has no zone
     (Capability.HEADERS, {"headers": {1: 2}}),
     (Capability.UNIQUE, {"unique": 17}),
+    (Capability.UNIQUE, {"unique": 0}),
+    (Capability.UNIQUE, {"unique": b"key"}),
+    (Capability.UNIQUE, {"unique": ""}),
+    (Capability.UNIQUE, {"unique": "\ud800"}),
+    (Capability.UNIQUE, {"unique": "with a \0 byte"}),
+    (Capability.UNIQUE, {"unique": "ü" * 513}),
+    (Capability.UNIQUE, {"unique": "key", "unique_for": -1}),
     (Capability.UNIQUE, {"unique": "key", "unique_for": float("nan")}),
     (Capability.TTL, {"ttl": -1}),
+    (Capability.TTL, {"ttl": timedelta(-1)}),
+    (Capability.TTL, {"ttl": "a day"}),
     (Capability.RETRY, {"retry": -1}),
 ]
 BAD_TAKES: list[tuple[str, dict[str, Any]]] = [
@@ -33,6 +45,8 @@ BAD_TAKES: list[tuple[str, dict[str, Any]]] = [
     ("reserve", {"lease": -1}),
     ("reserve", {"lease": float("nan")}),
     ("reserve", {"lease": 1e9}),
+    ("reserve", {"lease": timedelta(0)}),
+    ("reserve", {"lease": "long"}),
     ("reserve_many", {"count": -3}),
 ]
 BAD_OPTIONS: list[dict[str, Any]] = [
@@ -83,6 +97,27 @@ async def test_a_push_with_options_that_can_not_be(
         assert await queue.total() == 0
 
 
+@needs(Capability.UNIQUE)
+async def test_a_unique_key_that_can_not_be_is_refused_with_what_it_must_be(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work", unique="key")
+        for key in ("", 17, b"key", "\ud800", "\0", "ü" * 513):
+            with pytest.raises(CallerError, match="a unique key must be 1 to 1024 bytes of text"):
+                await queue.push("work", unique=key)
+        first = await queue.push("work", unique="ü" * 512)
+        assert await queue.push("work", unique="ü" * 512) == first
+
+
+@needs(Capability.DELAY)
+async def test_a_delay_that_can_not_be_is_refused_with_what_it_must_be(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work", delay=1)
+        with pytest.raises(CallerError, match="delay must be 0 to 3153600000 seconds, got -1"):
+            await queue.push("work", delay=-1)
+
+
 @pytest.mark.parametrize(("verb", "options"), BAD_TAKES, ids=lambda value: str(value)[:30])
 async def test_a_take_with_options_that_can_not_be(place: Place, verb: str, options: dict[str, Any]) -> None:
     async with place.connect() as store:
@@ -103,6 +138,9 @@ async def test_an_end_with_options_that_can_not_be(place: Place) -> None:
         for call in (
             lambda: job.nack(delay=float("nan")),
             lambda: job.nack(delay=1e15),
+            lambda: job.nack(delay=-1),
+            lambda: job.nack(delay=timedelta(seconds=-1)),
+            lambda: job.nack(delay="later"),
             lambda: job.extend(0),
             lambda: job.extend(float("inf")),
         ):
@@ -125,7 +163,7 @@ async def test_an_option_that_nobody_knows_is_refused(place: Place) -> None:
 
 async def test_options_of_a_queue_that_can_not_be(place: Place) -> None:
     async with place.connect() as store:
-        for options in ({"lease": -1}, {"codec": "xml"}, {"poll": 0}):
+        for options in ({"lease": -1}, {"codec": "xml"}, {"poll": 0}, {"dead_letter": -1}, {"dead_letter": "many"}):
             with pytest.raises(CallerError):
                 store.queue(place.new_name(), **options)
 

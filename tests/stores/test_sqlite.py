@@ -367,7 +367,7 @@ def test_a_push_within_a_transaction_is_as_true_as_the_transaction(url: str, app
         application.rollback()
         assert queue.total() == 0
         application.execute("INSERT INTO orders VALUES ('second')")
-        job_id = queue.push({"n": 1}, headers={"h": 1}, delay=-5, connection=application)
+        job_id = queue.push({"n": 1}, headers={"h": 1}, connection=application)
         ids = queue.push_many([2, 3], connection=application)
         assert queue.total() == 0
         application.commit()

@@ -150,6 +150,23 @@ def test_a_fetched_job_is_active_and_no_longer_in_its_queue(shared_node: NodePro
     assert shared_node.call("QLEN", queue) == 0
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_with_ctime_a_job_tells_when_it_was_added(
+    shared_node: NodeProcess, link: RawLink, queue: bytes, is_waiting: bool
+) -> None:
+    if not is_waiting:
+        add(shared_node, queue, "body")
+    link.post("GETJOB", "WITHCOUNTERS", "WITHCTIME", "FROM", queue)
+    if is_waiting:
+        wait_blocked(shared_node, queue, 1)
+        add(shared_node, queue, "body")
+    reply = link.reply()
+    shown = shared_node.call("SHOW", reply.split(b"\r\n")[5])
+    ctime = b"$5\r\nctime\r\n:%d\r\n" % shown[shown.index(b"ctime") + 1]
+    assert reply.startswith(b"*1\r\n*9\r\n")
+    assert reply.endswith(b"$5\r\nnacks\r\n:0\r\n$21\r\nadditional-deliveries\r\n:0\r\n" + ctime)
+
+
 def test_counters_tell_nacks_and_other_returns_apart(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue, "body")
     for command in ("NACK", "ENQUEUE", "NACK"):

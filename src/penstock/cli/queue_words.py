@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.codec import decode
 from penstock.queues.dead_letters import ERROR, FROM_QUEUE, TIME
 
 if TYPE_CHECKING:
@@ -22,15 +21,11 @@ ERROR_CHARACTERS_MAX = 120  # of an error in a table; --json has all of it
 
 
 def job_facts(job: Job) -> dict[str, Any]:
-    """All that is known of a job, for programs. A body that is neither JSON nor text is given in base64."""
-    stored = job.stored
-    payload = decode(stored.body) if stored.body is not None else stored.payload
+    """All that is known of a job, for programs. A payload that is neither JSON nor text is given in base64."""
+    payload = job.payload
     facts: dict[str, Any] = {"id": job.id, "queue": job.queue.name, "state": str(job.state), "tries": job.tries}
     if isinstance(payload, bytes):
-        try:
-            facts["text"] = payload.decode()
-        except UnicodeDecodeError:
-            facts["base64"] = base64.b64encode(payload).decode()
+        facts["base64"] = base64.b64encode(payload).decode()
     else:
         facts["payload"] = payload
     facts["headers"] = job.headers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ from penstock.cli.application import URL_HELP, StoreCommand, application
 from penstock.cli.application import run as run_application
 from penstock.cli.progress import Counted
 from penstock.cli.queue_words import dead_facts, job_facts, print_body, print_json, print_table, short_body, when
+from penstock.codec import decode, from_json
 from penstock.errors import BadPayload, CallerError, Unsupported
 from penstock.job import JobState
 from penstock.queues.blocking import Queue, connect
@@ -54,7 +55,7 @@ def _fields(pairs: list[str]) -> dict[str, Any]:
     return headers
 
 
-def _bodies(words: list[str], lines: bool, is_json: bool, as_text: bool) -> Iterator[Any]:
+def _payloads(words: list[str], lines: bool, read: Callable[[bytes], Any]) -> Iterator[Any]:
     """The payloads to push: each word, or each line of standard input, or all of it."""
     raw: Iterator[bytes]
     if words:
@@ -66,21 +67,20 @@ def _bodies(words: list[str], lines: bool, is_json: bool, as_text: bool) -> Iter
     else:
         raw = iter([sys.stdin.buffer.read()])
     for number, body in enumerate(raw, 1):
-        if is_json:
-            try:
-                yield json.loads(body)
-            except ValueError as problem:
-                raise BadPayload(f"body {number} is no JSON: {problem}") from problem
-        else:
-            yield _text_or_bytes(body) if as_text else body
+        try:
+            yield read(body)
+        except UnicodeDecodeError as problem:
+            raise BadPayload(f"body {number} is not UTF-8 text: {problem}") from problem
+        except (ValueError, RecursionError) as problem:
+            raise BadPayload(f"body {number} is not valid JSON: {problem}") from problem
 
 
-def _text_or_bytes(body: bytes) -> str | bytes:
-    """Stores that keep payloads are shared with Node, where a text is a text."""
+def _checked_json(body: bytes) -> bytes:
     try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return body
+        from_json(body)
+    except UnicodeDecodeError as problem:
+        raise ValueError(str(problem)) from problem
+    return body
 
 
 @app.command(cls=StoreCommand)
@@ -88,7 +88,8 @@ def push(
     url: Url,
     queue: Name,
     bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY", show_default=False, help="A job each.")] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="Bodies are JSON: a mistake in them is found here.")] = False,
+    is_json: Annotated[bool, typer.Option("--json", help="Refuse a body that is not JSON.")] = False,
+    is_text: Annotated[bool, typer.Option("--text", help="Bodies are text, also those that look like JSON.")] = False,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a job.")] = False,
     delay: Annotated[float, typer.Option(metavar="SECONDS", help="Delay in seconds.")] = 0,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
@@ -101,20 +102,28 @@ def push(
     replicate: Annotated[int | None, typer.Option(metavar="N", help="Number of copies; 2 by default.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't print the ids.")] = False,
 ) -> None:
-    """Add jobs; prints their ids. Bodies are taken as they are, from the command line or from standard input."""
+    """Add jobs; prints their ids. Bodies come from the command line or from standard input.
+
+    A body is stored as it is. On stores that keep payloads (Redis, PostgreSQL) it is stored as JSON if it is JSON, else
+    as text. Either way a consumer gets the same payload: JSON, else text, else bytes.
+    """
     if unique is not None and (lines or len(bodies or []) > 1):
         raise CallerError("--unique is for one job")
     if unique_for and unique is None:
         raise CallerError("--unique-for is about the key of --unique: give that, too")
     if lines and bodies:
         raise CallerError("--lines takes the bodies from standard input: give no other bodies, or leave it out")
+    if is_json and is_text:
+        raise CallerError("give --json or --text, not both")
     headers = _fields(header or [])
     # Ids on a terminal are progress enough.
     is_still = not lines or (not quiet and sys.stdout.isatty())
     with connect(url) as store, Counted("jobs pushed", quiet=is_still) as pushed:
         place = store.queue(queue)
+        check = _checked_json if is_json else bytes
+        stored = decode if store.driver.keeps_payloads else bytes
         batch: list[Push] = []
-        for payload in _bodies(bodies or [], lines, is_json, store.driver.keeps_payloads):
+        for payload in _payloads(bodies or [], lines, bytes.decode if is_text else lambda body: stored(check(body))):
             batch.append(Push(payload, delay, None, 0, headers or None, ttl, retry, replicate, unique, unique_for))
             if len(batch) >= LINES_BATCH:
                 _push_batch(place, batch, quiet)

@@ -121,13 +121,21 @@ class Fetch(Request):
     __slots__ = ("_options", "_queues", "_until", "lease_ms")
 
     def __init__(
-        self, queues: Sequence[QueueName], until: float | None, count: int, counters: bool, lease_ms: int | None
+        self,
+        queues: Sequence[QueueName],
+        until: float | None,
+        count: int,
+        counters: bool,
+        lease_ms: int | None,
+        created: bool = False,
     ) -> None:
         super().__init__(("GETJOB",), lane=Lane.QUICK if until is None else Lane.WAIT)
         self._queues, self._until, self.lease_ms = queues, until, lease_ms
         self._options: list[Word] = ["COUNT", count]
         if counters:
             self._options.append("WITHCOUNTERS")
+        if created:
+            self._options.append("WITHCTIME")
         if lease_ms is not None:
             self._options += ["LEASE", lease_ms]
 

@@ -42,7 +42,7 @@ class Job:
     additional_deliveries: int | None = None
     lease: Lease | None = None
     node: str | None = None  # that gave it
-    created_ns: int | None = None  # unix time; known of claimed jobs
+    created_ns: int | None = None  # unix time; known of claimed jobs, and if it was asked for
 
 
 @dataclass(slots=True)
@@ -165,7 +165,10 @@ def jobs_of(rows: Sequence[Sequence[Any]] | None, node: str, leased_until: float
         if leased_until is not None:
             job.lease = Lease(int(rest.pop(0)), node, leased_until)
         if rest:  # names and values by turns
-            _, job.nacks, _, job.additional_deliveries = rest
+            if rest[0] == b"nacks":
+                _, job.nacks, _, job.additional_deliveries, *rest = rest
+            if rest:
+                job.created_ns = rest[1]
         jobs.append(job)
     return jobs
 

@@ -129,11 +129,12 @@ def _storable(text: str) -> str:
 def to_dead_letters(job: StoredJob, body: bytes, queue: str, error: Error, now_ms: int) -> Move:
     """The step that takes a job to the dead letters. It keeps its id, payload and headers."""
     headers = dead_headers(job.headers, queue, job.tries, error, now_ms)
-    dead = NewJob(job.payload, body, headers, job.id)
+    dead = NewJob(job.payload, body, headers, job.id, created_ms=job.created_ms)
     return Move(Lease(job.id, job.token), dead)
 
 
 def from_dead_letters(job: StoredJob, body: bytes) -> Move:
     """The way back: a fresh job with the same id, without what was written on it."""
     headers = {name: value for name, value in job.headers.items() if name not in HEADERS}
-    return Move(Lease(job.id, job.token), NewJob(job.payload, body, headers, job.id))
+    fresh = NewJob(job.payload, body, headers, job.id, created_ms=job.created_ms)
+    return Move(Lease(job.id, job.token), fresh)

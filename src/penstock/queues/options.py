@@ -12,10 +12,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
+from penstock.queues.pushing import Duration, is_number, plain_seconds
 
 LEASE_S = 120.0  # Keuss' reserve_delay
 LEASE_S_MAX = 30 * 24 * 3600.0  # beyond that a lease is a job nobody will ever see again
 POLL_S = 15.0  # what a lost signal may cost
+
+Limit = DeadLetter | int | str | Mapping[str, Any]  # what the option dead_letter takes
 
 
 @dataclass(slots=True)
@@ -74,16 +77,25 @@ def _seconds(text: str | float) -> float:
     return value
 
 
-def checked_lease(seconds: float) -> float:
-    """A lease as an argument."""
-    if not 0 < seconds <= LEASE_S_MAX:
-        raise CallerError(f"lease={seconds!r}: give seconds, above 0 and at most {LEASE_S_MAX:.0f}")
-    return seconds
+def checked_lease(lease: Duration) -> float:
+    """Return a lease that was given as an argument, in seconds."""
+    value = plain_seconds(lease)
+    if not is_number(value) or not 0 < value <= LEASE_S_MAX:
+        raise CallerError(f"lease must be above 0 and at most {LEASE_S_MAX:.0f} seconds, got {lease!r}")
+    return value
 
 
-def _dead_letter(value: Any) -> DeadLetter | None:
-    """`3` or `3,name-of-queue` in a URL; a DeadLetter, a count of tries or nothing as an argument."""
-    if value is None or isinstance(value, DeadLetter):
+def checked_dead_letter(value: Limit) -> DeadLetter:
+    """Return a limit on deliveries that was given as an argument."""
+    try:
+        return _dead_letter(value)
+    except (TypeError, ValueError) as problem:
+        raise CallerError(f"dead_letter must be a DeadLetter or a number of deliveries, got {value!r}") from problem
+
+
+def _dead_letter(value: Limit) -> DeadLetter:
+    """`3` or `3,name-of-queue` in a URL; a DeadLetter, its fields or a number of deliveries as an argument."""
+    if isinstance(value, DeadLetter):
         return value
     if isinstance(value, Mapping):
         return DeadLetter(**value)
@@ -127,7 +139,7 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
         ) from None
     if not parts.scheme:
         raise BadUrl(
-            f"a store's URL must begin with a scheme, as in redis+oq://localhost:6379/0 or sqlite:///jobs.db, "
+            f"a store's URL must begin with a scheme, as in redis://localhost:6379/0 or sqlite:///jobs.db, "
             f"got {without_password(url)!r}"
         )
     if _BAD_ESCAPE.search(parts.netloc):
@@ -136,9 +148,9 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
         raise BadUrl(f"{without_password(url)} has an @ behind its path. {PASSWORD_HINT}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     options = Options()
-    others: dict[str, Any] = {name: value for name, value in given.items() if name not in _READERS}
+    others: dict[str, Any] = {name: plain_seconds(value) for name, value in given.items() if name not in _READERS}
     for name, reader in _READERS.items():
-        value = given.get(name)
+        value = plain_seconds(given.get(name))
         if value is None:
             value = query.pop(name, None)
         else:

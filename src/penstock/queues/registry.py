@@ -29,6 +29,8 @@ STORES = {
     "rediss+list": Kind("redis_list", "RedisListDriver", "redis"),
     "redis+oq": Kind("redis_oq", "RedisOqDriver", "redis"),
     "rediss+oq": Kind("redis_oq", "RedisOqDriver", "redis"),
+    "redis": Kind("redis_oq", "RedisOqDriver", "redis"),
+    "rediss": Kind("redis_oq", "RedisOqDriver", "redis"),
     "postgresql": Kind("postgres", "PostgresDriver", "postgres"),
     "postgres": Kind("postgres", "PostgresDriver", "postgres"),
 }

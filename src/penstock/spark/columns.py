@@ -61,7 +61,8 @@ def _payloads(fields: Fields) -> Column:
     if _is_known(bodies):
         return _of_each(bodies, json_of_body)
     return _of_each(
-        fields.get("payload", _UNKNOWN), lambda payload: None if isinstance(payload, bytes) else to_json(payload)
+        fields.get("payload", _UNKNOWN),
+        lambda payload: json_of_body(payload) if isinstance(payload, bytes) else to_json(payload),
     )
 
 

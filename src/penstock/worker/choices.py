@@ -17,19 +17,16 @@ Whatever counts as a try and was the last one sends the job to the dead letters 
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.errors import CallerError
 from penstock.queues.dead_letters import Failure, described, last_lines
-from penstock.queues.pushing import DELAY_S_MAX
+from penstock.queues.pushing import Duration, seconds
 
 
 class Retry(Exception):
     """Raised by a handler: not now. The job comes back after `delay` seconds, or after the back-off."""
 
-    def __init__(self, why: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, why: str = "", *, delay: Duration | None = None) -> None:
         super().__init__(why)
-        if delay is not None and not 0 <= delay <= DELAY_S_MAX:
-            raise CallerError(f"Retry(delay={delay!r}): give seconds, at least 0")
-        self.delay = delay
+        self.delay = None if delay is None else seconds("delay", delay)
 
 
 class Fail(Exception):

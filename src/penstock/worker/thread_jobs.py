@@ -17,6 +17,7 @@ from penstock.errors import CallerError, LeaseLost
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store
 from penstock.queues.dead_letters import Error
+from penstock.queues.pushing import Duration
 
 T = TypeVar("T")
 
@@ -54,10 +55,10 @@ class ThreadJob(blocking.Job):
     def ack(self) -> None:
         _wait(self._job.ack(), self._loop)
 
-    def nack(self, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
+    def nack(self, delay: Duration | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
         _wait(self._job.nack(delay, error, at=at), self._loop)
 
-    def extend(self, lease: float | None = None) -> None:
+    def extend(self, lease: Duration | None = None) -> None:
         _wait(self._job.extend(lease), self._loop)
 
     def fail(self, error: Error = "") -> None:

@@ -69,7 +69,7 @@ def test_all_of_standard_input_is_one_job(shell: Shell) -> None:
 
 
 def test_json_is_checked_before_anything_is_stored(shell: Shell) -> None:
-    with pytest.raises(BadPayload, match="body 2 is no JSON"):
+    with pytest.raises(BadPayload, match="body 2 is not valid JSON"):
         shell("push", "q", "--json", "[1]", "[")
     assert shell("size", "q") == "0\n"
 
@@ -80,6 +80,8 @@ def test_a_job_in_json_has_all_that_is_known(shell: Shell) -> None:
     assert (job["payload"], job["headers"], job["state"]) == ({"to": "tom"}, {"kind": "mail", "n": 3}, "scheduled")
     shell("push", "q", given=b"\xff\x00")
     assert shell.json("pop", "q", "--json")[0]["base64"] == "/wA="
+    shell("push", "r", "hello")
+    assert shell.json("pop", "r", "--json")[0]["payload"] == "hello"
 
 
 def test_a_reserved_job_is_ended_by_its_token(shell: Shell) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import MARK, check_codec, decode, encode, frame, to_json, unframe
+from penstock.codec import DEPTH_MAX, MARK, check_codec, decode, encode, frame, to_json, unframe
 from penstock.errors import BadPayload, CallerError
 
 JSON = st.recursive(
@@ -35,9 +35,24 @@ def test_bytes_go_as_they_are(body: bytes) -> None:
     assert decode(body, "bytes") == body
 
 
-@pytest.mark.parametrize("body", [b"not json", b"\xff\x00", b"{", b"", b"[" * 100_000])
-def test_a_body_that_is_no_json_is_its_own_payload(body: bytes) -> None:
-    assert decode(body) == body
+@pytest.mark.parametrize(
+    "body", [b"not json", b"{", b"", b"[" * 100_000, b"NaN", b"[-Infinity]", b"1e400", b"9" * 5000]
+)
+def test_a_body_that_is_not_json_is_text(body: bytes) -> None:
+    assert decode(body) == body.decode()
+
+
+def test_a_body_that_is_neither_json_nor_text_is_bytes() -> None:
+    assert decode(b"\xff\x00") == b"\xff\x00"
+
+
+def test_a_payload_as_deep_as_may_be_is_read_far_down_the_stack() -> None:
+    body = encode(json.loads("[" * DEPTH_MAX + "]" * DEPTH_MAX))
+
+    def read(frames: int) -> Any:
+        return read(frames - 1) if frames else decode(body)
+
+    assert encode(read(300)) == body
 
 
 @pytest.mark.parametrize("payload", [float("nan"), {"a": float("inf")}, {1, 2}, object(), {b"x": 1}])

@@ -1,5 +1,6 @@
 """Dead letters, back-off and ids."""
 
+import time
 import uuid
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from penstock import DeadLetter, Exponential, Fixed
 from penstock.errors import CallerError
-from penstock.job import IdMaker, StoredJob
+from penstock.job import IdMaker, StoredJob, id_time_ms
 from penstock.queues.backoff import FACTOR_MAX
 from penstock.queues.dead_letters import from_dead_letters, to_dead_letters
 
@@ -101,12 +102,33 @@ def test_no_exponential_back_off_overflows() -> None:
     assert policy(10**9) == 1e9
 
 
-def test_ids_sort_by_their_making_and_look_like_random_uuids() -> None:
+def test_ids_sort_by_their_making_and_tell_its_time() -> None:
     make = IdMaker()
+    before_ms = int(time.time() * 1000)
     ids = [make() for _ in range(20_000)]
     assert ids == sorted(ids)
     assert len(set(ids)) == len(ids)
-    assert {uuid.UUID(one).version for one in ids} == {4}
+    assert {uuid.UUID(one).version for one in ids} == {7}
+    times = [id_time_ms(one) or 0 for one in ids]
+    # A full counter borrows from the next millisecond.
+    assert before_ms <= times[0] <= times[-1] <= int(time.time() * 1000) + 10
+
+
+@pytest.mark.parametrize(
+    ("job_id", "time_ms"),
+    [
+        ("0199a1b2-c3d4-7001-8abc-0123456789ab", 0x0199A1B2C3D4),
+        ("0199a1b2-c3d4-4001-8abc-0123456789ab", None),  # version 4: random, as Keuss makes them
+        ("0199a1b2-c3d4-7001-cabc-0123456789ab", None),
+        ("507f1f77bcf86cd799439011", 0x507F1F77 * 1000),
+        ("507f1f77bcf86cd79943901", None),
+        ("D-19bdb006-jcEhRI11YLki2JALiZr1aUm3-ffff", None),
+        ("", None),
+        ("7", None),
+    ],
+)
+def test_only_ids_that_carry_a_time_tell_one(job_id: str, time_ms: int | None) -> None:
+    assert id_time_ms(job_id) == time_ms
 
 
 def test_two_makers_make_different_ids() -> None:

@@ -139,12 +139,12 @@ def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 
 def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]."""
+    """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms] FROM queue [queue ...]."""
     ran, reply = getjob_run(broker, client, [args], 0)
     if ran:
         return reply
     node = broker.node
-    nohang, counters, timeout_ms, count, lease_ms = False, False, 0, 1, 0
+    nohang, counters, ctime, timeout_ms, count, lease_ms = False, False, False, 0, 1, 0
     at = 1
     while True:
         word = args[at].upper() if at < len(args) else b""
@@ -155,6 +155,8 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
             nohang = True
         elif word == b"WITHCOUNTERS":
             counters = True
+        elif word == b"WITHCTIME":
+            ctime = True
         elif word == b"TIMEOUT" and value is not None:
             timeout_ms = timeout_argument(value)
             at += 1
@@ -175,11 +177,11 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     jobs = fetch_many(node, names, count, lease_ms)
     if jobs:
         client.hand(jobs)
-        return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms) for job in jobs]))
+        return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms, ctime) for job in jobs]))
     if nohang:
         ask_others(node, names)
         return client.null_array
-    waiter = Waiter(client, counters, lease_ms)
+    waiter = Waiter(client, counters, lease_ms, ctime)
     wait(node, waiter, names, timeout_ms)
     client.waiter = waiter
     return None
@@ -203,18 +205,20 @@ def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: 
     return len(jobs), b"".join([b"*1\r\n" + shape_job(job, False, 0) for job in jobs])
 
 
-def shape_job(job: Job, counters: bool, lease_ms: int) -> bytes:
+def shape_job(job: Job, counters: bool, lease_ms: int, ctime: bool = False) -> bytes:
     """Give a job as GETJOB replies it."""
     name, body = job.queue, job.body
-    if not counters and not lease_ms:
+    if not counters and not lease_ms and not ctime:
         return b"*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, job.id, len(body), body)
-    size = 3 + (1 if lease_ms else 0) + (4 if counters else 0)
+    size = 3 + (1 if lease_ms else 0) + (4 if counters else 0) + (2 if ctime else 0)
     reply = b"*%d\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (size, len(name), name, job.id, len(body), body)
     if lease_ms:
         token = b"%d" % job.token
         reply += b"$%d\r\n%b\r\n" % (len(token), token)
     if counters:
         reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (job.nacks, job.deliveries)
+    if ctime:
+        reply += b"$5\r\nctime\r\n:%d\r\n" % job.ctime
     return reply
 
 
@@ -224,7 +228,7 @@ def shape_outcome(client: Client, waiter: Waiter, outcome: Job | Refused | None)
         return client.null_array
     if isinstance(outcome, Refused):
         return error(str(outcome))
-    return b"*1\r\n" + shape_job(outcome, waiter.counters, waiter.lease_ms)
+    return b"*1\r\n" + shape_job(outcome, waiter.counters, waiter.lease_ms, waiter.ctime)
 
 
 def find_jobs(broker: Broker, ids: list[bytes]) -> list[Job | None]:

@@ -116,10 +116,10 @@ _ORIGINAL = (
       " counted in QSTAT and INFO. TTL is 86400, one day, unless given, and at most 2147483647, 68 years. RETRY is"
       " 300, or a tenth of TTL if that is less."), "the job's id", _ADD_ERRORS),
     ("getjob", -2, "write fast", "jobs",
-     "GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [LEASE ms] FROM queue [queue ...]",
+     "GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms] FROM queue [queue ...]",
      "Take jobs, waiting for one if there is none. With LEASE they are yours for ms, under a token.",
      ("array of [queue, id, body], with LEASE [queue, id, body, token]; WITHCOUNTERS adds nacks and"
-      " additional-deliveries; nil if there is none"),
+      " additional-deliveries, WITHCTIME ctime; nil if there is none"),
      (_SYNTAX, "ERR COUNT must be a number greater than zero", *_TIMEOUT, _LEAVING)),
     ("fastack", -1, "write fast", "jobs", "FASTACK id [id ...]",
      "Acknowledge with one message instead of two rounds: cheaper, more duplicates when nodes fail.",

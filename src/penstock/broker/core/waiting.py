@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 class Waiter(Timed):
     """One client that waits for a job: on which queues, until when, and how it wants it."""
 
-    __slots__ = ("client", "counters", "lease_ms", "queues")
+    __slots__ = ("client", "counters", "ctime", "lease_ms", "queues")
 
-    def __init__(self, client: object, counters: bool, lease_ms: int) -> None:
+    def __init__(self, client: object, counters: bool, lease_ms: int, ctime: bool) -> None:
         super().__init__(0)
         self.client = client
         self.counters = counters
+        self.ctime = ctime
         self.lease_ms = lease_ms
         self.queues: tuple[Queue, ...] = ()
 

@@ -5,13 +5,13 @@ from penstock.queues.aio.ending import Ending
 from penstock.queues.aio.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import Duration, milliseconds
 
 
 class Claiming(Ending):
     """`claim` and its kin: what a batch of Spark holds."""
 
-    async def claim(self, key: str, count: int, *, lease: float | None = None) -> list[Job]:
+    async def claim(self, key: str, count: int, *, lease: Duration | None = None) -> list[Job]:
         """Reserve up to `count` jobs under a key, or give those again that the key has.
 
         Of a paused queue, or with `count` 0, only those that the key has.
@@ -26,7 +26,7 @@ class Claiming(Ending):
         stored = await self._driver.claim(self.name, key, count, milliseconds("lease", seconds))
         return [Job(self, one, seconds) for one in await self._bury_spent(stored)]
 
-    async def extend_claim(self, key: str, lease: float | None = None) -> int:
+    async def extend_claim(self, key: str, lease: Duration | None = None) -> int:
         """Keep the jobs under a key; gives how many it still has."""
         self._require(Capability.CLAIM)
         seconds = self.lease if lease is None else checked_lease(lease)
@@ -39,10 +39,10 @@ class Claiming(Ending):
         self.store._counting_of(self.name).count(self.name, "commit", ended)
         return ended
 
-    async def nack_claim(self, key: str, delay: float = 0) -> int:
+    async def nack_claim(self, key: str, delay: Duration = 0) -> int:
         """Give the jobs under a key back, and end the key; gives how many."""
         self._require(Capability.CLAIM)
-        delay_ms = max(0, milliseconds("delay", delay))
+        delay_ms = milliseconds("delay", delay)
         given = await self._driver.nack_claim(self.name, key, delay_ms)
         self.store._counting_of(self.name).count(self.name, "rollback", given)
         await self._tell(delay_ms)

@@ -14,6 +14,7 @@ from penstock.queues.backoff import Backoff
 from penstock.queues.capabilities import Capability, require
 from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
 from penstock.queues.options import checked_lease
+from penstock.queues.pushing import Duration, is_number, plain_seconds
 
 if TYPE_CHECKING:
     from penstock.queues.aio.store import Store
@@ -34,10 +35,10 @@ class QueueBase:
         name: str,
         *,
         dead_letter: DeadLetter | None,
-        lease: float,
+        lease: Duration,
         codec: str,
         backoff: Backoff | None,
-        poll: float,
+        poll: Duration,
         options: Mapping[str, Any],
     ) -> None:
         _check_name("a queue name", name, store.driver)
@@ -50,9 +51,9 @@ class QueueBase:
         self.lease = checked_lease(lease)
         self.codec = check_codec(codec)
         self.backoff = backoff
-        if not poll > 0:
-            raise CallerError(f"poll={poll!r}: give seconds, above 0")
-        self.poll_s = poll
+        self.poll_s: float = plain_seconds(poll)
+        if not is_number(self.poll_s) or not self.poll_s > 0:
+            raise CallerError(f"poll must be above 0 seconds, got {poll!r}")
         self.options = dict(options)
         self.channel = f"keuss:signal:{store.namespace}:{name}"
         self._paused: bool | None = None  # None: not known

@@ -17,7 +17,8 @@ from penstock.queues.aio.stats.memory import MemoryStats
 from penstock.queues.backoff import Backoff
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter
-from penstock.queues.options import Options, parse
+from penstock.queues.options import Limit, Options, checked_dead_letter, parse
+from penstock.queues.pushing import Duration, plain_seconds
 
 FORM = __name__.split(".")[2]  # aio or blocking
 
@@ -180,30 +181,31 @@ class Store:
         self,
         name: str,
         *,
-        dead_letter: DeadLetter | None = None,
-        lease: float | None = None,
+        dead_letter: Limit | None = None,
+        lease: Duration | None = None,
         codec: str | None = None,
         backoff: Backoff | None = None,
-        poll: float | None = None,
+        poll: Duration | None = None,
         signal: str | None = None,
         stats: str | None = None,
     ) -> Queue:
         """A queue by its name. It needs no creation; options that are left out are the store's.
 
-        `signal` and `stats` are URLs, as the store's options are. They hold for all objects of this queue that the
-        store makes.
+        `dead_letter` is a DeadLetter, or the number of deliveries after which a job goes to the dead letters. `signal`
+        and `stats` are URLs, as the store's options are. They hold for all objects of this queue that the store makes.
         """
+        limit = self.options.dead_letter if dead_letter is None else checked_dead_letter(dead_letter)
         if signal is not None or stats is not None:
             self._serve(name, signal or self.options.signal, stats or self.options.stats)
-        given = {"lease": lease, "codec": codec, "poll": poll}
+        given = {"lease": plain_seconds(lease), "codec": codec, "poll": plain_seconds(poll)}
         named: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
-        if dead_letter is not None:
-            named["dead_letter"] = {"max_tries": dead_letter.max_tries, "queue": dead_letter.queue}
+        if dead_letter is not None and limit is not None:
+            named["dead_letter"] = {"max_tries": limit.max_tries, "queue": limit.queue}
         poll_s = poll if poll is not None else self.options.poll
         queue = Queue(
             self,
             name,
-            dead_letter=dead_letter if dead_letter is not None else self.options.dead_letter,
+            dead_letter=limit,
             lease=lease if lease is not None else self.options.lease,
             codec=codec if codec is not None else self.options.codec,
             backoff=backoff,
@@ -278,7 +280,7 @@ class Store:
             options = await self._services_of(name).stats.options(name)
             known = {option: options[option] for option in ("lease", "codec", "poll") if option in options}
             dead = options.get("dead_letter")
-            made[name] = self.queue(name, dead_letter=DeadLetter(**dead) if isinstance(dead, dict) else None, **known)
+            made[name] = self.queue(name, dead_letter=dead if isinstance(dead, dict) else None, **known)
         return made
 
     def shift_clock(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from penstock.job import NewJob
 from penstock.queues.blocking.coalescing import Coalescer
 from penstock.queues.blocking.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.pushing import Push, new_job
+from penstock.queues.pushing import Duration, Push, new_job
 
 
 class Adding(QueueBase):
@@ -23,19 +23,20 @@ class Adding(QueueBase):
         self,
         payload: Any,
         *,
-        delay: float = 0,
+        delay: Duration = 0,
         mature: float | datetime | None = None,
         tries: int = 0,
         headers: Mapping[str, Any] | None = None,
-        ttl: float | None = None,
-        retry: float | None = None,
+        ttl: Duration | None = None,
+        retry: Duration | None = None,
         replicate: int | None = None,
         unique: str | None = None,
-        unique_for: float = 0,
+        unique_for: Duration = 0,
         connection: Any = None,
     ) -> str:
         """Store a job; gives its id.
 
+        Times are seconds or timedeltas; `mature` is a unix time, or a datetime that has a time zone.
         With `unique`, the id of the job that already has the key, if there is one, or was within `unique_for` seconds.
         With `connection`, within the transaction that is open there.
         """

@@ -6,13 +6,13 @@ from penstock.queues.blocking.ending import Ending
 from penstock.queues.blocking.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import Duration, milliseconds
 
 
 class Claiming(Ending):
     """`claim` and its kin: what a batch of Spark holds."""
 
-    def claim(self, key: str, count: int, *, lease: float | None = None) -> list[Job]:
+    def claim(self, key: str, count: int, *, lease: Duration | None = None) -> list[Job]:
         """Reserve up to `count` jobs under a key, or give those again that the key has.
 
         Of a paused queue, or with `count` 0, only those that the key has.
@@ -27,7 +27,7 @@ class Claiming(Ending):
         stored = self._driver.claim(self.name, key, count, milliseconds("lease", seconds))
         return [Job(self, one, seconds) for one in self._bury_spent(stored)]
 
-    def extend_claim(self, key: str, lease: float | None = None) -> int:
+    def extend_claim(self, key: str, lease: Duration | None = None) -> int:
         """Keep the jobs under a key; gives how many it still has."""
         self._require(Capability.CLAIM)
         seconds = self.lease if lease is None else checked_lease(lease)
@@ -40,10 +40,10 @@ class Claiming(Ending):
         self.store._counting_of(self.name).count(self.name, "commit", ended)
         return ended
 
-    def nack_claim(self, key: str, delay: float = 0) -> int:
+    def nack_claim(self, key: str, delay: Duration = 0) -> int:
         """Give the jobs under a key back, and end the key; gives how many."""
         self._require(Capability.CLAIM)
-        delay_ms = max(0, milliseconds("delay", delay))
+        delay_ms = milliseconds("delay", delay)
         given = self._driver.nack_claim(self.name, key, delay_ms)
         self.store._counting_of(self.name).count(self.name, "rollback", given)
         self._tell(delay_ms)

@@ -11,9 +11,10 @@ Scheduled jobs keep their time where the target can delay. Jobs in the hands of 
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
+from typing import Any
 
-from penstock.codec import decode
-from penstock.errors import CallerError
+from penstock.codec import decode, encode
+from penstock.errors import BadPayload, CallerError
 from penstock.job import JobState
 from penstock.queues.blocking.job import Job
 from penstock.queues.blocking.queue import Queue
@@ -96,15 +97,30 @@ def _shift(source: Queue, target: Queue, batch: list[Job], moved: Progress) -> i
 
 def _push(job: Job, target: Queue, mature: float | None = None) -> Push:
     having = target.store.capabilities
-    keeps = target.store.driver.keeps_payloads
-    stored = job.stored
-    payload = (decode(job.body) if stored.body is not None else stored.payload) if keeps else job.body
     is_unique = Capability.UNIQUE in having and bool(job.id)
     return Push(
-        payload,
+        _payload(job) if target.store.driver.keeps_payloads else job.body,
         mature=mature,
         tries=job.tries,
         headers=job.headers if Capability.HEADERS in having else None,
-        unique=f"copy:{job.queue.store.url}:{job.queue.name}:{job.id}" if is_unique else None,
+        unique=_key(job) if is_unique else None,
         unique_for=UNIQUE_FOR_S if is_unique else 0,
     )
+
+
+def _key(job: Job) -> str:
+    """Return the unique key of a job that is moved, which is no longer than a key may be."""
+    name = f"{job.queue.store.url}:{job.queue.name}:{job.id}"
+    return "copy:" + sha256(name.encode(errors="surrogateescape")).hexdigest()
+
+
+def _payload(job: Job) -> Any:
+    """What a store of payloads keeps of a job: the value, if the body can be had again from it; else the bytes."""
+    body = job.stored.body
+    if body is None:
+        return job.stored.payload
+    payload = decode(body)
+    try:
+        return payload if encode(payload) == body else body
+    except BadPayload:  # too deep to be written as JSON
+        return body

@@ -83,7 +83,8 @@ class Driver:
     @property
     def place(self) -> str:
         """Says whether two stores of one process are the same place: their local signals reach each other then."""
-        return self.address.url
+        # Several schemes may mean one kind of store.
+        return f"{type(self).__name__}:{self.address.url.partition(':')[2]}"
 
     @property
     def delays_by_id(self) -> bool:

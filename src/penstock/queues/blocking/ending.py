@@ -14,7 +14,7 @@ from penstock.queues.blocking.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letters import DeadLetter, Error, to_dead_letters
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds, point_ms
+from penstock.queues.pushing import Duration, milliseconds, point_ms
 
 
 class Ending(QueueBase):
@@ -65,7 +65,7 @@ class Ending(QueueBase):
             raise _lost(job_id, self.name, "acked")
 
     def nack(
-        self, job: Job | str, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None
+        self, job: Job | str, delay: Duration | None = None, error: Error = "", *, at: float | datetime | None = None
     ) -> None:
         """Return a reserved job to its queue, or, after its last try, move it to the dead letters.
 
@@ -88,7 +88,7 @@ class Ending(QueueBase):
         if not done:
             raise _lost(job.id, self.name, "given back")
 
-    def nack_by_token(self, job_id: str, token: str, delay: float | None = None, error: Error = "") -> None:
+    def nack_by_token(self, job_id: str, token: str, delay: Duration | None = None, error: Error = "") -> None:
         """Return a job that somebody reserved to its queue, or, after its last try, move it to the dead letters.
 
         By its id and the token of its lease, for programs that have no job object.
@@ -107,7 +107,7 @@ class Ending(QueueBase):
     def nack_many(
         self,
         jobs: Iterable[Job],
-        delay: float | None = None,
+        delay: Duration | None = None,
         error: Error = "",
         *,
         at: float | datetime | None = None,
@@ -137,7 +137,7 @@ class Ending(QueueBase):
             self._tell(min(delays))
         return done
 
-    def _delay_until(self, delay: float | None, at: float | datetime | None) -> float | None:
+    def _delay_until(self, delay: Duration | None, at: float | datetime | None) -> Duration | None:
         """The delay that lasts until a point in time, by the store's clock."""
         if at is None:
             return delay
@@ -145,12 +145,12 @@ class Ending(QueueBase):
             raise CallerError("give delay or at, not both")
         return max(0, point_ms("at", at) - self._driver.now_ms()) / 1000
 
-    def _delay_ms(self, tries: int, delay: float | None) -> int:
+    def _delay_ms(self, tries: int, delay: Duration | None) -> int:
         if delay is None:
             delay = 0 if self.backoff is None else self.backoff(tries)
-        return max(0, milliseconds("delay", delay))
+        return milliseconds("delay", delay) if delay else 0
 
-    def extend(self, job: Job, lease: float | None = None) -> None:
+    def extend(self, job: Job, lease: Duration | None = None) -> None:
         """Keep a job for so many seconds from now."""
         self._require(Capability.EXTEND)
         _leases([job], "extend")
@@ -160,7 +160,7 @@ class Ending(QueueBase):
             raise _lost(job.id, self.name, "kept")
         job.stored.token = token
 
-    def extend_many(self, jobs: Iterable[Job], lease: float | None = None) -> list[bool]:
+    def extend_many(self, jobs: Iterable[Job], lease: Duration | None = None) -> list[bool]:
         """Keep many jobs; gives for each whether it was still this worker's."""
         self._require(Capability.EXTEND)
         jobs = list(jobs)

@@ -10,9 +10,10 @@ from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
 from penstock.queues.dead_letters import Error
+from penstock.queues.pushing import Duration
 
 if TYPE_CHECKING:
-    from penstock.queues.blocking.ending import Ending
+    from penstock.queues.blocking.queue import Queue
 
 
 class Job:
@@ -27,8 +28,8 @@ class Job:
 
     __slots__ = ("_payload", "ended", "lease", "lost", "queue", "stored")
 
-    def __init__(self, queue: "Ending", stored: StoredJob, lease: float | None = None) -> None:
-        self.queue = queue
+    def __init__(self, queue: Any, stored: StoredJob, lease: float | None = None) -> None:
+        self.queue: Queue = queue  # Any above, since the parts of a queue make its jobs
         self.stored = stored
         self.lease = lease  # seconds, as asked for; None for a job that was popped or looked at
         self.ended = False  # whether `ack`, `nack` or `fail` of this object ended the delivery
@@ -45,24 +46,31 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The Python value, by the queue's codec."""
+        """The Python value, by the queue's codec.
+
+        With the default codec bytes that are JSON come back as JSON, and bytes that are text as a `str`: whoever pushes
+        bytes and wants bytes uses `codec="bytes"`, or `body`.
+        """
         if self._payload is _UNREAD:
             self._payload = self._read()
         return self._payload
 
     def _read(self) -> Any:
-        codec = self.queue.codec
-        if self.stored.body is not None:
-            return decode(self.stored.body, codec)
-        payload = self.stored.payload
-        if codec == "json" or (codec == "text" and isinstance(payload, str)):
-            return payload
+        codec, payload = self.queue.codec, self.stored.payload
+        if self.stored.body is None and not isinstance(payload, bytes):
+            if codec == "json" or (codec == "text" and isinstance(payload, str)):
+                return payload
         return decode(self.body, codec)
 
     @property
     def body(self) -> bytes:
-        """The bytes: as they are stored, or the payload as JSON where the store keeps payloads."""
-        return self.stored.body if self.stored.body is not None else encode(self.stored.payload)
+        """The bytes: as they are stored, or as the queue's codec writes the payload where the store keeps payloads."""
+        if self.stored.body is not None:
+            return self.stored.body
+        payload = self.stored.payload
+        if self.queue.codec == "text" and isinstance(payload, str):
+            return payload.encode(errors="replace")
+        return encode(payload)
 
     @property
     def headers(self) -> dict[str, Any]:
@@ -104,13 +112,13 @@ class Job:
         self.queue.ack(self)
         self.ended = True
 
-    def nack(self, delay: float | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
+    def nack(self, delay: Duration | None = None, error: Error = "", *, at: float | datetime | None = None) -> None:
         """The job was not done: it comes back after the delay (by default the queue's back-off) or at the time `at`,
         or goes to the dead letters if this was its last try."""
         self.queue.nack(self, delay, error, at=at)
         self.ended = True
 
-    def extend(self, lease: float | None = None) -> None:
+    def extend(self, lease: Duration | None = None) -> None:
         """Keep the job for so many seconds from now; by default for as long as it was reserved."""
         self.queue.extend(self, lease)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
+from penstock.job import id_time_ms
 from penstock.queues.blocking.postgres_base import PostgresBase
 from penstock.queues.looks import NOTHING, Column, Part, Rows, Same, Wanted
 from penstock.queues.postgres.elements import id_batch, unpacked
@@ -49,6 +50,8 @@ class PostgresLooks(PostgresBase):
             elements = [unpacked(text) for text in columns.pop("element")]
             columns["payload"] = [payload for payload, _ in elements]
             columns["headers"] = [headers for _, headers in elements]
+        if "created_ms" in wanted.columns:
+            columns["created_ms"] = [id_time_ms(job_id) for job_id in columns["id"]]
         columns["queue"] = Same(queue)
         is_over = wanted.ids is not None or len(rows) < count
         return Rows(len(rows), columns, None if is_over else rows[-1][0])

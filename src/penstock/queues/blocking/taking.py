@@ -7,6 +7,7 @@ job whose worker died during its last try goes to the dead letters instead of to
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import overload
 
 from penstock.errors import CallerError
 from penstock.job import Consumer, Lease, StoredJob
@@ -15,13 +16,17 @@ from penstock.queues.blocking.fetching import Fetcher
 from penstock.queues.blocking.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import milliseconds
+from penstock.queues.pushing import Duration, is_number, milliseconds, plain_seconds
 
 
 class Taking(Ending):
     """`pop`, `reserve` and their kin."""
 
-    def pop(self, timeout: float | None = None, *, waiter: object = None, consumer: str | None = None) -> Job | None:
+    @overload
+    def pop(self, timeout: None = None, *, waiter: object = None, consumer: str | None = None) -> Job: ...
+    @overload
+    def pop(self, timeout: Duration, *, waiter: object = None, consumer: str | None = None) -> Job | None: ...
+    def pop(self, timeout: Duration | None = None, *, waiter: object = None, consumer: str | None = None) -> Job | None:
         """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
         jobs = self.pop_many(1, timeout, waiter=waiter, consumer=consumer)
         return jobs[0] if jobs else None
@@ -29,7 +34,7 @@ class Taking(Ending):
     def pop_many(
         self,
         count: int,
-        timeout: float | None = 0,
+        timeout: Duration | None = 0,
         *,
         waiter: object = None,
         consumer: str | None = None,
@@ -37,11 +42,29 @@ class Taking(Ending):
         """Take one to `count` jobs; none when the time is over."""
         return [Job(self, stored) for stored in self._fetch(None, count, timeout, waiter, consumer)]
 
+    @overload
     def reserve(
         self,
-        timeout: float | None = None,
+        timeout: None = None,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
+        waiter: object = None,
+        consumer: str | None = None,
+    ) -> Job: ...
+    @overload
+    def reserve(
+        self,
+        timeout: Duration,
+        *,
+        lease: Duration | None = None,
+        waiter: object = None,
+        consumer: str | None = None,
+    ) -> Job | None: ...
+    def reserve(
+        self,
+        timeout: Duration | None = None,
+        *,
+        lease: Duration | None = None,
         waiter: object = None,
         consumer: str | None = None,
     ) -> Job | None:
@@ -52,9 +75,9 @@ class Taking(Ending):
     def reserve_many(
         self,
         count: int,
-        timeout: float | None = 0,
+        timeout: Duration | None = 0,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
         waiter: object = None,
         consumer: str | None = None,
     ) -> list[Job]:
@@ -67,9 +90,9 @@ class Taking(Ending):
     @contextmanager
     def reserving(
         self,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
-        lease: float | None = None,
+        lease: Duration | None = None,
     ) -> Iterator[Job | None]:
         """Reserve a job for a block: acked when it ends, given back when it raises. None when the time is over."""
         job = self.reserve(timeout, lease=lease)
@@ -83,20 +106,19 @@ class Taking(Ending):
         self,
         lease_ms: int | None,
         count: int,
-        timeout: float | None,
+        timeout: Duration | None,
         waiter: object,
         consumer: str | None,
     ) -> list[StoredJob]:
         if count < 1:
             raise CallerError(f"count={count}: ask for at least one job")
-        if timeout is not None and not timeout >= 0:
-            raise CallerError(f"timeout={timeout!r}: give seconds, 0 for not waiting, or None for ever")
+        wait_s = None if timeout is None else _wait_seconds(timeout)
         self._check_not_drained()
         self._register()
         fetcher = self._fetchers.get(lease_ms)
         if fetcher is None:
             fetcher = self._fetchers[lease_ms] = Fetcher(_Way(self, lease_ms), self._ear)
-        return fetcher.get(count, timeout, waiter, consumer)
+        return fetcher.get(count, wait_s, waiter, consumer)
 
     def _take(self, lease_ms: int | None, count: int, wait_ms: int) -> list[StoredJob]:
         if lease_ms is None:
@@ -147,6 +169,13 @@ class Taking(Ending):
     def cancel(self, waiter: object = None) -> int:
         """End waits with WaitCancelled: those that were given this `waiter`, or all. Gives how many."""
         return sum(fetcher.cancel(waiter) for fetcher in self._fetchers.values())
+
+
+def _wait_seconds(timeout: Duration) -> float:
+    value = plain_seconds(timeout)
+    if not is_number(value) or not value >= 0:
+        raise CallerError(f"timeout must be 0 or more seconds, or None to wait without limit, got {timeout!r}")
+    return value
 
 
 class _Way:

@@ -33,6 +33,7 @@ from penstock.queues.directories.taking import read_item
 
 MOVE_MS = 60_000  # so long a job that waited is set aside for its move: it comes back if we are killed in it
 TOGETHER = 100  # jobs that share the syncs; each keeps up to two files open
+_NS_PER_MS = 1_000_000
 _GONE = (FileNotFoundError, NotADirectoryError, FSQCannotLockError, FSQWorkItemError)
 
 
@@ -96,6 +97,9 @@ class Mover:
         try:
             files.own(fd, owner(None, None, "ITEM"))
             files.disk.write(fd, one.job.prepared.data)
+            if one.job.created_ms is not None:
+                # When an item was last written is when its job was pushed.
+                os.utime(fd, ns=(one.job.created_ms * _NS_PER_MS,) * 2)
             files.disk.sync(fd)
             held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
             locks.callback(os.close, held)

@@ -115,7 +115,7 @@ def stored(
         headers=headers,
         tries=name.tries,
         mature_ms=mature_ms,
-        created_ms=status.st_mtime_ns // 1_000_000,
+        recorded_ms=status.st_mtime_ns // 1_000_000,
         token=token,
         state=state,
     )

@@ -12,13 +12,15 @@ workers that died included. Tries that a job was pushed with are in its headers,
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.client.values import Job, JobDetails, jobs_of
 from penstock.codec import MARK, frame, unframe
 from penstock.job import JobState, Lease, NewJob, StoredJob
 
-TRIES = "x-penstock-tries"  # a header that only this store writes, and takes off again
+# Headers that only this store writes, and takes off again.
+TRIES = "x-penstock-tries"
+CREATED = "x-penstock-created"  # of a job that moved from another queue: the node knows when it was added to this one
 NO_NUMBER = "0"
 _NS_PER_MS = 1_000_000
 
@@ -71,19 +73,36 @@ def held(leases: Iterable[Lease]) -> list[Held]:
 
 
 def stored_body(job: NewJob) -> bytes:
-    """What a job becomes in the node: its body, behind a frame if it has headers or tries."""
+    """What a job becomes in the node: its body, behind a frame if it has headers or tries.
+
+    A body that needs no frame stays raw, for other clients: then when it was pushed to an earlier queue is not kept.
+    """
+    headers = job.headers
     if job.tries:
-        return frame(job.body, {**job.headers, TRIES: job.tries})
-    return frame(job.body, job.headers)
+        headers = {**headers, TRIES: job.tries}
+    if headers and job.created_ms is not None:
+        headers = {**headers, CREATED: job.created_ms}
+    return frame(job.body, headers)
 
 
-def opened(body: bytes) -> tuple[bytes, dict[str, Any], int]:
-    """Body, headers and tries of what is in the node."""
+class Opened(NamedTuple):
+    """What is in the node, without its frame."""
+
+    body: bytes
+    headers: dict[str, Any]
+    tries: int = 0
+    created_ms: int | None = None
+
+
+def opened(body: bytes) -> Opened:
+    """Take a job's body out of its frame."""
     if not body.startswith(MARK):
-        return body, {}, 0
+        return Opened(body, {})
     inner, headers = unframe(body)
-    tries = headers.pop(TRIES, 0)
-    return inner, headers, tries if isinstance(tries, int) else 0
+    tries, created_ms = headers.pop(TRIES, 0), headers.pop(CREATED, None)
+    return Opened(
+        inner, headers, tries if isinstance(tries, int) else 0, created_ms if isinstance(created_ms, int) else None
+    )
 
 
 def taken(jobs: Sequence[Job], node: str, until_ms: int) -> list[StoredJob]:
@@ -91,7 +110,7 @@ def taken(jobs: Sequence[Job], node: str, until_ms: int) -> list[StoredJob]:
     tail = f"@{node}@{until_ms}"
     found = []
     for job in jobs:
-        body, headers, tries = opened(job.body)
+        body, headers, tries, created_ms = opened(job.body)
         nacks, additional = job.nacks or 0, job.additional_deliveries or 0
         number = NO_NUMBER if job.lease is None else job.lease.token
         found.append(
@@ -100,6 +119,7 @@ def taken(jobs: Sequence[Job], node: str, until_ms: int) -> list[StoredJob]:
                 body,
                 headers=headers,
                 tries=tries + nacks + additional,
+                recorded_ms=_first_pushed(created_ms, job.created_ns),
                 token=f"{number}{tail}",
                 state=JobState.RESERVED,
                 nacks=nacks,
@@ -111,6 +131,13 @@ def taken(jobs: Sequence[Job], node: str, until_ms: int) -> list[StoredJob]:
     return found
 
 
+def _first_pushed(before_ms: int | None, created_ns: int | None) -> int | None:
+    """When a job was pushed: to an earlier queue, as its frame tells, or to the node."""
+    if before_ms is not None or created_ns is None:
+        return before_ms
+    return created_ns // _NS_PER_MS
+
+
 def retaken(rows: Sequence[Any], node: str) -> list[Job | None]:
     """Jobs as LEASE gives them, None for those that could not be had."""
     return [None if row is None else jobs_of([row], node, 0.0)[0] for row in rows]
@@ -118,9 +145,9 @@ def retaken(rows: Sequence[Any], node: str) -> list[Job | None]:
 
 def shown(details: JobDetails, state: JobState, node: str, now_ms: int) -> StoredJob:
     """A job that was looked at."""
-    body, headers, tries = opened(details.body or b"")
-    created_ms = details.created_ns // _NS_PER_MS
-    mature_ms: int | None = created_ms + details.delay * 1000
+    body, headers, tries, created_ms = opened(details.body or b"")
+    added_ms = details.created_ns // _NS_PER_MS
+    mature_ms: int | None = added_ms + details.delay * 1000
     if state is not JobState.READY:
         mature_ms = None if details.next_requeue_ms is None else now_ms + details.next_requeue_ms
     return StoredJob(
@@ -129,7 +156,7 @@ def shown(details: JobDetails, state: JobState, node: str, now_ms: int) -> Store
         headers=headers,
         tries=tries + details.nacks + details.additional_deliveries,
         mature_ms=mature_ms,
-        created_ms=created_ms,
+        recorded_ms=_first_pushed(created_ms, details.created_ns),
         state=state,
         nacks=details.nacks,
         additional_deliveries=details.additional_deliveries,

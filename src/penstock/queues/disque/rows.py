@@ -95,13 +95,18 @@ def _matures(
 
 
 def _open(columns: dict[str, Column]) -> None:
-    """Take headers, and tries of a push, off the bodies that have them."""
-    bodies, headers, before = zip(*[opened(body) for body in columns["body"]], strict=True)
+    """Take headers, and the tries and time of a push, off the bodies that have them."""
+    bodies, headers, before, pushed_ms = zip(*[opened(body) for body in columns["body"]], strict=True)
     columns["body"], columns["headers"] = bodies, headers
     if any(before):
         tries = columns["tries"]
         added = [tries.value] * len(bodies) if isinstance(tries, Same) else tries
         columns["tries"] = [one + other for one, other in zip(added, before, strict=True)]
+    added_ms = columns["created_ms"]
+    assert not isinstance(added_ms, Same)
+    columns["created_ms"] = [
+        at if earlier is None else earlier for at, earlier in zip(added_ms, pushed_ms, strict=True)
+    ]
 
 
 def of_queues(rows: Sequence[Row], queues: Sequence[str]) -> Sequence[Row]:

@@ -45,7 +45,7 @@ class _Entry:
             headers=from_json(self.headers) if self.headers else {},
             tries=self.tries,
             mature_ms=self.mature_ms,
-            created_ms=self.created_ms,
+            recorded_ms=self.created_ms,
             token=self.token,
             state=state,
         )
@@ -125,8 +125,9 @@ class MemoryEngine(Engine):
                 return holder
             place.take_key(job.unique, job, now_ms)
         mature_ms = job.mature_ms if job.mature_ms is not None else now_ms + job.delay_ms
+        created_ms = now_ms if job.created_ms is None else job.created_ms
         entry = _Entry(
-            job.id, job.body, job.prepared, job.tries, mature_ms, now_ms, next(self._numbers), None, job.unique
+            job.id, job.body, job.prepared, job.tries, mature_ms, created_ms, next(self._numbers), None, job.unique
         )
         place.jobs[job.id] = entry
         place.place(entry)

@@ -349,7 +349,8 @@ def _push(cursor: sqlite3.Cursor, queue: str, jobs: Iterable[NewJob], now_ms: in
                 continue
             cursor.execute(_TAKE_KEY.format(schema), (queue, job.unique, job.id, job.unique_for_ms))
         mature_ms = job.mature_ms if job.mature_ms is not None else now_ms + job.delay_ms
-        cursor.execute(insert, (queue, job.id, mature_ms, job.tries, now_ms, job.unique, job.prepared, job.body))
+        created_ms = now_ms if job.created_ms is None else job.created_ms
+        cursor.execute(insert, (queue, job.id, mature_ms, job.tries, created_ms, job.unique, job.prepared, job.body))
         ids.append(job.id)
     return ids
 
@@ -403,7 +404,7 @@ def _stored(row: Row, now_ms: int) -> StoredJob:
         headers=from_json(row[_HEADERS]) if row[_HEADERS] else {},
         tries=row[_TRIES],
         mature_ms=row[_MATURE],
-        created_ms=row[_CREATED],
+        recorded_ms=row[_CREATED],
         token=None if token is None else str(token),
         state=state,
     )

@@ -6,7 +6,8 @@
 The column is jsonb. It keeps numbers to the last digit, but neither the order of keys, nor keys that come twice, nor
 whether a whole number was written with an exponent. So large floats are written out with a fraction (1e23 as
 100000000000000000000000.0), which makes them floats again for whoever reads them. jsonb refuses zero bytes and halves
-of surrogate pairs in texts; so do we, before anything is sent.
+of surrogate pairs in texts: a payload with these is kept as the bytes of its body, which are read as the same payload;
+headers with them are refused.
 
 A statement takes a whole batch as one text, a JSON array of these records; fields that are left out have their
 default.
@@ -19,7 +20,6 @@ default.
                                   f   unique_for, in ms
 """
 
-import json
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
@@ -29,12 +29,11 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from penstock.codec import HEADERS_BYTES_MAX, from_json, to_json
-from penstock.errors import BadPayload, CallerError
+from penstock.errors import BadPayload
 from penstock.job import Lease, Move, NewJob
 
 # jsonb has room for 256 MiB, and a server for 1 GB in one statement; a job of this size is slow everywhere.
 ELEMENT_BYTES_MAX = 100 * 1024 * 1024
-KEY_BYTES_MAX = 1024  # of a unique key: they stand in an index, where a row has 2,700
 _US = 1000
 
 _PLAIN = re.compile(r"[0-9A-Za-z-]+")
@@ -74,21 +73,23 @@ def packed(job: NewJob) -> str:
     if job.tries:
         fields.append(f'"t":{job.tries}')
     if job.unique is not None:
-        fields += [f'"k":{_key(job.unique)}', f'"f":{job.unique_for_ms}']
+        fields += [f'"k":{to_json(job.unique)}', f'"f":{job.unique_for_ms}']
     return f"{{{','.join(fields)}}}"
 
 
 def _element(job: NewJob) -> str:
     payload = job.payload
     kind = ""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        text = f'"{b64encode(payload).decode()}"'
+    text = None
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        # The body of a text may be the bare text.
+        text = _as_jsonb(to_json(payload) if isinstance(payload, str) else job.body.decode())
+    if text is None:
+        text = f'"{b64encode(job.body).decode()}"'
         kind = ',"type":"buffer"'
-    elif isinstance(payload, str):
-        text = _checked(to_json(payload))  # its body may be the bare text
-    else:
-        text = _checked(job.body.decode())
-    headers = _checked(to_json(dict(job.headers))) if job.headers else "{}"
+    headers = _as_jsonb(to_json(dict(job.headers))) if job.headers else "{}"
+    if headers is None:
+        raise BadPayload("headers on PostgreSQL must be text without zero bytes and half surrogate pairs, got one")
     if len(headers) > HEADERS_BYTES_MAX:
         raise BadPayload(f"headers of {len(headers)} bytes are more than the {HEADERS_BYTES_MAX} that a job may have")
     if len(text) > ELEMENT_BYTES_MAX:
@@ -99,13 +100,10 @@ def _element(job: NewJob) -> str:
     return f'{{"payload":{text},"hdrs":{headers}{kind}}}'
 
 
-def _checked(text: str) -> str:
-    """JSON as jsonb gives it back."""
+def _as_jsonb(text: str) -> str | None:
+    """Return JSON as jsonb gives it back; None for what it can't keep: zero bytes and halves of surrogate pairs."""
     if "\\u" in text and _REFUSED.search(text):
-        raise BadPayload(
-            "PostgreSQL's jsonb can't keep this: a text in it has a zero byte, or half of a surrogate pair. "
-            "Send bytes: json.dumps(payload).encode(), for one."
-        )
+        return None
     if "e+" in text:
         return _LARGE_FLOAT.sub(_written_out, text)
     return text
@@ -118,13 +116,6 @@ def _written_out(found: re.Match[str]) -> str:
 
 def _text(value: str) -> str:
     return f'"{value}"' if _PLAIN.fullmatch(value) else to_json(value)
-
-
-def _key(key: str) -> str:
-    text = to_json(key)
-    if _REFUSED.search(text) or len(key.encode(errors="replace")) > KEY_BYTES_MAX:
-        raise CallerError(f"a unique key has at most {KEY_BYTES_MAX} bytes, no zero byte and only whole characters")
-    return text
 
 
 def batch(records: Iterable[str]) -> str:
@@ -174,7 +165,12 @@ def id_batch(given: Iterable[str]) -> str:
 
 def unpacked(text: str | None) -> tuple[Any, dict[str, Any]]:
     """Payload and headers of a `_pl`. What Keuss or others left out is None, or empty."""
-    value = None if text is None else _read(text)
+    if text is None:
+        return None, {}
+    try:
+        value = from_json(text)
+    except (ValueError, RecursionError):
+        value = text.encode()  # too deep, or a number of too many digits: it must not stop the queue
     if not isinstance(value, dict):
         return value, {}
     payload = value.get("payload")
@@ -184,11 +180,3 @@ def unpacked(text: str | None) -> tuple[Any, dict[str, Any]]:
         with suppress(NoBase64):
             payload = b64decode(payload)
     return payload, headers if isinstance(headers, dict) else {}
-
-
-def _read(text: str) -> Any:
-    try:
-        return from_json(text)
-    except ValueError:
-        # Python reads no whole numbers of more than 4,300 digits; jsonb may have them.
-        return json.loads(text, parse_int=Decimal)

@@ -8,7 +8,8 @@
     connect("redis+oq://", client=make_client)               a function that is called when the store is opened; the
                                                              store closes the client that it returns
 
-The same for `redis+list`, and for the `redis` and `rediss` of signals and statistics.
+The same for `redis+list`. `redis` and `rediss` are short for `redis+oq` and `rediss+oq`, and the schemes of signals and
+statistics.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,11 +3,14 @@
 | field    | what it is                                                                                     |
 |----------|------------------------------------------------------------------------------------------------|
 | _id      | the job's id, the same as in the index and the hash (not in redis-list, which has no ids)        |
-| payload  | any JSON; bytes as base64, and then `type` is `buffer`                                         |
+| payload  | any JSON; bytes as base64, and then `type` is `buffer`: a Buffer of Node                       |
 | hdrs     | headers, an object; elements of Keuss before 1.6.3 lack it                                     |
 | mature   | when it was to be ready when it was pushed, in ms (not in redis-list)                            |
 | tries    | how often it was delivered before                                                              |
 | reserved | absent or false: it waits; true: a worker has it, or had it and its time is over (redis-oq)    |
+
+redis-list has no ids to tell when a job was pushed: there the header `x-penstock-created` has it, in ms, which
+`job.headers` doesn't show.
 
 The order of fields means nothing to a reader. We write `tries` and `reserved` last, and change them there without
 touching the rest; where a field stands twice, the last one counts for Node, for Redis' Lua and for Python alike.
@@ -16,26 +19,17 @@ touching the rest; where a field stands twice, the last one counts for Node, for
 import base64
 import binascii
 import json
-import math
 import re
 from typing import Any
 
+from penstock.codec import from_json
 from penstock.errors import BadPayload
 from penstock.job import JobState, NewJob, StoredJob
 
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is no number that JSON has")
-    return value
-
-
-# Strict, since what is read may have to be written again, on the way to the dead letters.
-_parse = json.JSONDecoder(parse_float=_number, parse_constant=_number).decode
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _BYTES = (bytes, bytearray, memoryview)
 _NUMBERS = (int, float)
+CREATED = "x-penstock-created"
 _PLAIN_ID = re.compile(r"[0-9a-zA-Z-]+").fullmatch
 _TAIL = re.compile(rb',"tries":(\d+)(?:,"reserved":[a-z]+)?}$')
 
@@ -52,12 +46,11 @@ def _json(value: Any) -> bytes:
         raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
 
 
-def written_payload(job: NewJob) -> bytes:
-    """The fields `payload`, `hdrs` and `type`, without braces."""
+def written_payload(job: NewJob, created_ms: int | None = None) -> bytes:
+    """The fields `payload`, `hdrs` and `type`, without braces; with `created_ms` among the headers, if it is given."""
     payload = job.payload
     mark = b""
-    if isinstance(payload, _BYTES) or (payload is None and job.body != b"null"):
-        # None with another body is a job that could not be read, on its way to another queue.
+    if isinstance(payload, _BYTES):
         text = b'"%b"' % base64.b64encode(job.body)
         mark = b',"type":"buffer"'
     elif isinstance(payload, str) or b"\\ud" in job.body:
@@ -65,6 +58,8 @@ def written_payload(job: NewJob) -> bytes:
     else:
         text = job.body
     headers = _json(dict(job.headers)) if job.headers else b"{}"
+    if created_ms is not None:
+        headers = b'{"%b":%d%b%b' % (CREATED.encode(), created_ms, b"," if job.headers else b"", headers[1:])
     return b'"payload":%b,"hdrs":%b%b' % (text, headers, mark)
 
 
@@ -84,7 +79,7 @@ def stored_job(
     if not isinstance(element, dict):
         found = _TAIL.search(value)
         tries = int(found[1]) if found else 0
-        job = StoredJob(job_id, value[: found.start()] if found else value, None, {}, tries, mature_ms)
+        job = StoredJob(job_id, None, value[: found.start()] if found else value, {}, tries, mature_ms)
     else:
         headers = element.get("hdrs")
         job = StoredJob(
@@ -103,7 +98,7 @@ def stored_job(
 
 def _read(value: bytes) -> Any:
     try:
-        return _parse(value.decode("utf-8", "surrogatepass"))
+        return from_json(value.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
 

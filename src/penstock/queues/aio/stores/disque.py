@@ -144,11 +144,9 @@ class DisqueDriver(DisqueMarks):
         return await self._fetch(queue, count, lease_ms, wait_ms)
 
     async def _fetch(self, queue: str, count: int, lease_ms: int, wait_ms: int) -> list[StoredJob]:
-        lease_s = lease_ms / 1000 if self._is_ours else None
         async with self._clients.borrow() as client:
             # Whoever waits for jobs asks again, so that a cluster which is away need not be waited for here.
-            asking = client.asking(patient=False)
-            jobs = await asking.get(queue, timeout=wait_ms / 1000, count=count, counters=True, lease=lease_s)
+            jobs = await self._get(client.asking(patient=False), queue, count, lease_ms, wait_ms)
         if not jobs:
             return []
         found = taken(jobs, jobs[0].node or "", int(time.monotonic() * 1000) + lease_ms)

@@ -4,6 +4,7 @@
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.client.blocking import ClusterClient
+from penstock.client.values import Job
 from penstock.errors import BadUrl, CallerError, ConnectionLost, PenstockError, ReplyError
 from penstock.queues.blocking.disque.clients import Clients
 from penstock.queues.blocking.driver import Driver
@@ -17,6 +18,7 @@ from penstock.queues.options import Address, Options
 # Connections for calls that wait for a job. Beyond these, callers that wait share what comes.
 WAITS_MAX = 64
 # What tells our nodes from those of Disque, and what the store needs of them.
+SYNTAX = "ERR syntax error"  # what a node says of a word that it doesn't know
 OUR_COMMANDS = ("acklease", "addjobs", "lease", "release")
 
 COMMON = frozenset(
@@ -64,6 +66,7 @@ class DisqueBase(Driver):
             raise BadUrl(f"{address.url}: {problem}") from problem
         self._clients = Clients(self._make_client, address.url)
         self._is_ours = True  # every node is one of ours, and knows leases
+        self._tells_ctime = True  # every node of ours knows GETJOB WITHCTIME
 
     def _make_client(self) -> ClusterClient:
         """A client, which connects when it is first used."""
@@ -122,6 +125,19 @@ class DisqueBase(Driver):
         if reachable >= copies:  # the node has another reason
             return known, problem
         return known, too_few_nodes(problem, self.address.url, copies, reachable, known)
+
+    def _get(self, client: ClusterClient, queue: str, count: int, lease_ms: int, wait_ms: int) -> list[Job]:
+        """GETJOB, with all that a node tells of a job; without waiting if `wait_ms` is 0."""
+        lease_s = lease_ms / 1000 if self._is_ours else None
+        options: dict[str, Any] = {"timeout": wait_ms / 1000, "count": count, "counters": True, "lease": lease_s}
+        if self._is_ours and self._tells_ctime:
+            try:
+                return client.get(queue, created=True, **options)
+            except ReplyError as problem:
+                if not str(problem).startswith(SYNTAX):
+                    raise
+                self._tells_ctime = False  # an older node of ours
+        return client.get(queue, **options)
 
     def now_ms(self) -> int:
         with self._clients.borrow() as client:

@@ -6,6 +6,7 @@ A key of a queue has a queue of its own, `__claim__:QUEUE:KEY`, with one job tha
     node    the id of the node that gave the leases
     at      when it was written, by the clock of whoever wrote it, in milliseconds; the latest one counts
     jobs    of each job: its id, the number of its lease, and its two counters when it was leased
+    ctime   of each job: when it was added, in nanoseconds, or null
 
 To claim again is to lease the same ids again (LEASE), with new numbers: those that are still held, and those that went
 back to their queue when their lease was over and that nobody has had since, as their counters tell. No others come in
@@ -44,6 +45,7 @@ class _Entry:
     number: int
     nacks: int
     deliveries: int
+    created_ns: int | None = None
 
     def is_still(self, job: Job) -> bool:
         """Whether nobody has had the job since: its lease may have ended, once, which counts as a delivery."""
@@ -87,7 +89,7 @@ class DisqueClaims(DisqueSettling):
         view = self._fullest(client, queue) if count else client
         while len(jobs) < count:
             wanted = min(count - len(jobs), self.batch_max)
-            more = view.get(queue, nohang=True, count=wanted, counters=True, lease=lease_ms / 1000)
+            more = self._get(view, queue, wanted, lease_ms, 0)
             jobs += more
             if len(more) < wanted:
                 break
@@ -114,6 +116,7 @@ class DisqueClaims(DisqueSettling):
             jobs = retaken(view.call("LEASE", lease_ms, *words), record.node)
             for entry, job in zip(entries, jobs, strict=True):
                 if job is not None:
+                    job.created_ns = entry.created_ns
                     (kept if entry.is_still(job) else others).append(job)
             if others:
                 view.release(*others)
@@ -184,7 +187,8 @@ class DisqueClaims(DisqueSettling):
         """Put down what a key holds now, in place of what it held before."""
         rows = [[entry.id, entry.number, entry.nacks, entry.deliveries] for entry in entries]
         at = max(before.at + 1, time.time_ns() // 1_000_000)
-        body = json.dumps({"node": before.node, "at": at, "jobs": rows}, separators=(",", ":"))
+        times = [entry.created_ns for entry in entries]
+        body = json.dumps({"node": before.node, "at": at, "jobs": rows, "ctime": times}, separators=(",", ":"))
         terms = self._defaults
         for left in reversed(range(WRITE_TRIES)):
             try:
@@ -212,11 +216,13 @@ ALIVE = ("wait-repl", "active", "queued")
 def _entry(job: Job) -> _Entry:
     """What is put down of a job that was just leased."""
     assert job.lease is not None
-    return _Entry(job.id, job.lease.token, job.nacks or 0, job.additional_deliveries or 0)
+    return _Entry(job.id, job.lease.token, job.nacks or 0, job.additional_deliveries or 0, job.created_ns)
 
 
 def _read(bodies: dict[str, bytes]) -> _Record:
     """The latest of several records."""
     latest = max((json.loads(body) for body in bodies.values()), key=lambda one: int(one["at"]))
     jobs = [_Entry(str(job_id), *map(int, numbers)) for job_id, *numbers in latest["jobs"]]
+    for entry, created_ns in zip(jobs, latest.get("ctime", ()), strict=False):  # earlier versions wrote no times
+        entry.created_ns = created_ns
     return _Record(list(bodies), str(latest["node"]), int(latest["at"]), jobs)

@@ -125,9 +125,15 @@ def _is_still(mark: Mark, details: JobDetails) -> bool:
 
 
 def _taken(details: JobDetails, node: str) -> StoredJob:
-    job = Job(details.queue or "", details.id, details.body or b"", details.nacks, details.additional_deliveries)
+    job = Job(
+        details.queue or "",
+        details.id,
+        details.body or b"",
+        details.nacks,
+        details.additional_deliveries,
+        created_ns=details.created_ns,
+    )
     (stored,) = taken([job], node, _NEVER_MS)
-    stored.created_ms = details.created_ns // 1_000_000
     return stored
 
 

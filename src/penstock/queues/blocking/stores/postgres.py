@@ -18,8 +18,8 @@ A queue's table is made by its first push, ours when they are first needed. Ever
 batch, and each statement a transaction of its own, but for what is pushed on a connection of the caller's. All times
 are the server's. What to know:
 
-- Keuss keeps payloads as jsonb: numbers are exact, but objects lose the order of their names, and texts with zero bytes
-  or half characters are refused. Bytes are kept as they are, and so is whatever is sent as bytes.
+- Keuss keeps payloads as jsonb: numbers are exact, but objects lose the order of their names. A payload with a zero
+  byte or half a character in a text is kept as bytes, and read as the same payload; headers with these are refused.
 - A queue's name has at most 56 bytes. Case and odd characters count.
 - A lease's token is the stored end of the reservation, and the tries: whatever a Node peer does to the job makes it
   stale.

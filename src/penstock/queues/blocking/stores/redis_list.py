@@ -8,9 +8,10 @@
 
 Signals and statistics have Keuss' channels and hashes (`signals.redis_pubsub`, `stats.redis`). There are no ids, no
 delays and no reservations: `push` gives the length of the list, as Keuss does, and `pop` is the only way out. All else
-is refused.
+is refused. The time of a push is among an element's headers, as `x-penstock-created`; `job.headers` doesn't show it.
 """
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from penstock.queues.blocking.stats.base import Stats
 from penstock.queues.blocking.stats.redis import RedisStats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
-from penstock.queues.redis.element import stored_job, written_payload
+from penstock.queues.redis.element import CREATED, stored_job, written_payload
 from penstock.queues.redis.keys import LIST, check_list_name, list_keys, pattern_of, stats_key, tag_of
 from penstock.queues.redis.packing import Word
 from penstock.queues.redis.scripts import script
@@ -78,7 +79,7 @@ class RedisListDriver(Driver):
         return list_keys(queue, self._stats_key(queue))
 
     def prepare(self, job: NewJob) -> None:
-        job.prepared = b'{%b,"tries":%d}' % (written_payload(job), job.tries)
+        job.prepared = b'{%b,"tries":%d}' % (written_payload(job, int(time.time() * 1000)), job.tries)
 
     def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
         args: list[Word] = [channel or b"", *(job.prepared for job in jobs)]
@@ -125,6 +126,9 @@ def _jobs(reply: list[bytes] | None) -> list[StoredJob]:
     jobs = []
     for value in reply or ():
         job = stored_job("", value, None, JobState.READY)
+        created_ms = job.headers.pop(CREATED, None)
+        if isinstance(created_ms, int):
+            job.recorded_ms = created_ms
         job.raw = value
         jobs.append(job)
     return jobs
