@@ -229,6 +229,9 @@ def test_a_forked_child_writes_its_own_counters_only(redis_server: RedisServer, 
         queue.push_many([1, 2])
         child = os.fork()
         if not child:
+            grandchild = os.fork()
+            if grandchild:
+                os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
             queue.push(3)
             store.close()
             os._exit(0)

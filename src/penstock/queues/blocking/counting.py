@@ -100,7 +100,7 @@ class Counting:
         self._writing.acquire()
 
     def go_on(self) -> None:
-        """After a fork, in the parent."""
+        """After a fork, in the parent and in the child."""
         self._writing.release()
 
 
@@ -119,4 +119,4 @@ def _after_fork() -> None:
         _held.pop().go_on()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_held.clear)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
