@@ -64,12 +64,12 @@ class SparkDrain:
 
     name = "spark"
     place = "Parquet"
-    command = f"penstock spark drain $JOBS {QUEUE} --to parquet:{QUEUE} --follow"
+    command = f"penstock spark drain $JOBS {QUEUE} --to parquet:{QUEUE} --follow --every 1s"
 
     def __init__(self, parts: Parts, url: str) -> None:
         self._directory = parts.folder / "parquet"
         self._counts: dict[Path, int] = {}  # rows by file, which don't change once their batch is done
-        words = ("spark", "drain", url, QUEUE, "--to", f"parquet:{self._directory}", "--follow")
+        words = ("spark", "drain", url, QUEUE, "--to", f"parquet:{self._directory}", "--follow", "--every", "1s")
         self._part: Part = parts.start(*words, variables=_spark_variables(parts.folder))
 
     def check(self) -> None:
