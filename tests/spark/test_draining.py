@@ -63,7 +63,7 @@ def test_a_drain_that_goes_on_makes_few_large_files_with_times_in_utc(
     push(store, *range(9))
     query = start_drain(spark, url, "jobs", str(out), follow=True, every=3600, jobs_max=2)
     try:
-        wait_until(lambda: query.lastProgress and query.lastProgress.batchId == 3, 120.0)
+        wait_until(lambda: [one for one in query.recentProgress if one.batchId == 3 and one.numInputRows], 120.0)
     finally:
         query.stop()
     latest = json.loads(query.lastProgress.sources[0].latestOffset)

@@ -237,6 +237,13 @@ def test_an_idle_stream_costs_next_to_nothing_and_wakes_nobody(redis_server: Red
     assert sum(after.values()) - sum(before.values()) < 250
 
 
+def test_to_give_back_a_claim_that_holds_nothing_wakes_nobody(redis_server: RedisServer) -> None:
+    with blocking.connect(f"redis+oq://{redis_server.host}:{redis_server.port}/0") as store:
+        before = calls_of(redis_server)
+        assert store.queue("jobs").nack_claim("nobody") == 0
+        assert calls_of(redis_server).get("cmdstat_publish", 0) == before.get("cmdstat_publish", 0)
+
+
 def test_a_batch_that_is_done_is_acked_once(url: str, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     ack = blocking.Queue.ack_claim
     acked: list[int] = []
