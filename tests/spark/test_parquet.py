@@ -150,5 +150,7 @@ def test_a_batch_that_is_run_again_is_written_once(spark: Any, tmp_path: Path) -
     assert names_in(merged) == ["batch=1"]
     with pytest.raises(CallerError, match="must have the column id"):
         to_parquet(str(tmp_path), lambda rows: rows.select("claim"))(batch("x", "a"), 0)
+    with pytest.raises(CallerError, match="must be that of the stream"):
+        write(batch("x", "a").selectExpr("id", "'mine' AS claim"), 0)
     with pytest.raises(CallerError, match="must have the column claim"):
         write(batch("x", "a").select("id"), 0)

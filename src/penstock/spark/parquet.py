@@ -65,7 +65,7 @@ def to_parquet(
     def write(batch: DataFrame, number: int) -> None:
         run = _run_of(batch)
         if run is None:
-            return  # all jobs of the batch are gone, or written already
+            return
         chosen = batch if rows is None else rows(batch)
         if "id" not in chosen.columns:
             raise CallerError(f"the rows to write must have the column id, got {', '.join(chosen.columns)}")
@@ -78,15 +78,19 @@ def to_parquet(
 
 
 def _run_of(batch: DataFrame) -> str | None:
-    """The run that a batch is of, by the claim of its jobs; None if it has none."""
+    """The run that a batch is of, by the claim of its jobs; None if the batch is empty."""
     if "claim" not in batch.columns:
         raise CallerError(
             f"the batch must have the column claim of the stream, got {', '.join(batch.columns)}: choose columns by "
             "the argument rows"
         )
     row = batch.select("claim").first()
-    match = None if row is None else _CLAIM.match(row.claim)
-    return None if match is None else match[1]
+    if row is None:
+        return None
+    match = _CLAIM.match(str(row.claim))
+    if match is None:
+        raise CallerError(f"the column claim must be that of the stream, such as spark:RUN:1, got {row.claim!r}")
+    return match[1]
 
 
 def write_batch(rows: DataFrame, directory: str, number: int, *, merge_small: bool = False) -> bool:
@@ -118,7 +122,10 @@ class _State(Enum):
 
 def _state(rows: DataFrame, folder: str) -> _State:
     spark = rows.sparkSession
-    here = local_path(folder)  # asking Spark takes longer, and this is done for each batch
+    here = local_path(folder)
+    if here is not None and not here.parent.exists():
+        here = None  # a path without a scheme may be one of another file system, which Spark takes by default
+    # Where it is of this machine, asking Spark would take longer, and this is done for each batch.
     if not (is_there(spark, folder) if here is None else here.exists()):
         return _State.NEW
     if not (is_there(spark, f"{folder}/{FINISHED}") if here is None else (here / FINISHED).exists()):
