@@ -2,14 +2,15 @@
 
     python examples/drain_to_parquet.py sqlite:///jobs.db clicks out/
 
-Each job ends up in the files exactly once: a batch that is run again after a crash replaces its own folder.
+Each job ends up in the files exactly once: a batch that is run again after a crash is known by its jobs. If the
+checkpoint is lost, a new run writes into folders of its own, and overwrites nothing.
 """
 
 import sys
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from penstock.spark.parquet import to_parquet
 from penstock.spark.session import local_session
 
 
@@ -17,9 +18,7 @@ def main(url: str, queue: str, directory: str) -> None:
     spark = local_session("drain to parquet")
     jobs = spark.readStream.format("penstock").option("url", url).option("queue", queue).load()
 
-    def write(batch: DataFrame, number: int) -> None:
-        batch.select("id", "body", "payload", "created").write.mode("overwrite").parquet(f"{directory}/batch={number}")
-
+    write = to_parquet(directory, lambda batch: batch.select("id", "body", "payload", "created"))
     log = f"{directory}/_checkpoint"
     jobs.writeStream.foreachBatch(write).option("checkpointLocation", log).trigger(
         availableNow=True

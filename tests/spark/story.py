@@ -8,6 +8,7 @@ Rows become jobs, a look counts them, and a stream takes them into Parquet. It p
 import json
 import sys
 
+from penstock.spark.parquet import to_parquet
 from penstock.spark.session import local_session
 
 JOBS = 200
@@ -26,9 +27,7 @@ def main(master: str, url: str, directory: str) -> None:
     # Four partitions in the first batch.
     jobs = spark.readStream.format("penstock").options(**queue, maxJobsPerTrigger=120, partitionJobs=30).load()
 
-    def write(batch, number):
-        batch.select("payload").write.mode("overwrite").parquet(f"{directory}/batch={number}")
-
+    write = to_parquet(directory, lambda batch: batch.select("id", "payload"))
     log = f"{directory}/_log"
     query = jobs.writeStream.foreachBatch(write).option("checkpointLocation", log).trigger(availableNow=True).start()
     query.awaitTermination()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
+import pyarrow as pa
+import pyarrow.parquet
 from pyspark.errors import StreamingQueryException
 
 from penstock import blocking
 from penstock.cli.main import main
 from penstock.errors import CallerError, OperatorError
-from penstock.spark import draining
+from penstock.spark import draining, parquet
 from penstock.spark.draining import start_drain, wait_for
+from tests.processes import wait_until
 from tests.spark.reading import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -52,19 +56,40 @@ def test_a_batch_that_is_empty_when_it_is_run_again_leaves_its_folder(
     assert numbers_in(out) == [1, 2, 3]
 
 
-def test_a_folder_is_left_if_it_has_the_batch_or_the_batch_has_nothing(spark: Any, tmp_path: Path) -> None:
-    def batch(*ids: str) -> Any:
-        return spark.createDataFrame([(one, b"") for one in ids], "id string, body binary")
+def test_a_drain_that_goes_on_makes_few_large_files_with_times_in_utc(
+    spark: Any, url: str, store: blocking.Store, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MERGE_EVERY", 2)
+    push(store, *range(9))
+    query = start_drain(spark, url, "jobs", str(out), follow=True, every=3600, jobs_max=2)
+    try:
+        wait_until(lambda: [one for one in query.recentProgress if one.batchId == 3 and one.numInputRows], 120.0)
+    finally:
+        query.stop()
+    latest = json.loads(query.lastProgress.sources[0].latestOffset)
+    draining.end_drain(query, url)
+    assert (latest["backlog"], latest["leases_lost"]) == (1, 0)
+    assert store.queue("jobs").total() == 1  # it waits for another, or for an hour
+    assert sorted(path.name for path in out.glob("batch=*")) == ["batch=1", "batch=2", "batch=3"]
+    assert len(numbers_in(out)) == 8
+    for path in out.glob("batch=*/*.parquet"):
+        columns = pyarrow.parquet.ParquetFile(path).schema
+        created = next(columns.column(at) for at in range(len(columns)) if columns.column(at).name == "created")
+        assert "isAdjustedToUTC=true, timeUnit=microseconds" in str(created.logical_type)
+    drain(spark, url, out)
+    assert numbers_in(out) == list(range(9))
 
-    folder = tmp_path / "batch=0"
-    assert not draining._has_it(batch(), str(folder))
-    batch("a", "b", "c").write.parquet(str(folder))
-    # Some were taken by another worker, when the lease was over: they are in the folder, and stay there.
-    assert draining._has_it(batch("a", "c"), str(folder))
-    assert draining._has_it(batch(), str(folder))
-    (folder / "_SUCCESS").unlink()
-    assert not draining._has_it(batch("a", "c"), str(folder))
-    assert draining._has_it(batch(), str(folder))
+
+def test_a_merge_that_was_killed_is_finished_when_the_drain_starts(out: Path) -> None:
+    for number in range(2):
+        (out / f"batch={number}").mkdir(parents=True)
+        pyarrow.parquet.write_table(pa.table({"id": [str(number)]}), out / f"batch={number}" / "part-0.parquet")
+    parquet._prepare(out, [out / "batch=0", out / "batch=1"], pa.schema([("id", pa.string())]))
+    offsets = out / "_penstock" / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").touch()
+    with draining.held(str(out)):
+        assert [path.name for path in out.glob("batch=*")] == ["batch=1"]
 
 
 def test_a_folder_with_other_jobs_stops_the_drain_before_any_is_lost(
@@ -108,6 +133,18 @@ def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     refused = pytest.raises(OperatorError, match=f"can't write into {tmp_path}/file/out")
     with refused, draining.held(f"{tmp_path}/file/out"):
         pass
+
+
+def test_a_time_between_batches_is_for_a_drain_that_goes_on(
+    url: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}", "--every", "5s"])
+    assert "--every is for --follow" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}", "--follow", "--every", "5"])
+    assert "--every must be a time such as 60s" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_the_command_line_refuses_a_second_drain_as_a_mistake_of_the_user(

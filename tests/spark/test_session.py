@@ -13,13 +13,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 from penstock import blocking
 from penstock.spark.draining import fill, start_drain, wait_for
-from penstock.spark.failing import isolating, split, to_dead_letters, trying
+from penstock.spark.failing import is_retriable, isolating, split, to_dead_letters, trying
+from penstock.spark.listener import AckListener, ack_last_batch
 from penstock.spark.session import DRIVER_MEMORY
+from tests.processes import wait_until
 from tests.spark.reading import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -233,6 +236,116 @@ def test_a_batch_that_fails_is_cut_until_the_job_is_found(
     run_now(stream(spark, url), isolating(write, url, "jobs"), tmp_path / "checkpoint")
     assert seen == set(range(15))
     assert [job.body for job in store.dead_letters().peek()] == [b"poison"]
+
+
+def down(batch: DataFrame, number: int) -> None:
+    raise ConnectionRefusedError("the target is down")
+
+
+def test_a_query_stops_where_no_job_of_a_batch_succeeded(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    store.queue("jobs").push_many(range(4))
+    listener = AckListener(url)
+    spark.streams.addListener(listener)
+    try:
+        with pytest.raises(StreamingQueryException, match="none of the 4 jobs of batch 0 could be processed"):
+            run_now(stream(spark, url), isolating(down, url, "jobs"), tmp_path / "checkpoint")
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+    assert store.dead_letters().total() == 0
+    assert store.queue("jobs").total() == 4
+    # When the target is back the same jobs are processed.
+    seen: list[int] = []
+    run_now(stream(spark, url), lambda batch, number: seen.append(batch.count()), tmp_path / "checkpoint")
+    assert (seen, store.queue("jobs").total()) == ([4], 0)
+
+
+def test_an_error_that_is_named_as_retriable_stops_the_query(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    """Though other jobs succeed, and though it is raised in a task."""
+    store.queue("jobs").push_many([{"n": number} for number in range(4)])
+
+    def send(n: str) -> str:
+        if "3" in n:
+            raise ConnectionRefusedError("the target is down")
+        return n
+
+    def handle(batch: DataFrame, number: int) -> None:
+        batch.select(f.udf(send, "string")("payload")).collect()
+
+    guarded = isolating(handle, url, "jobs", retriable=[ConnectionError])
+    with pytest.raises(StreamingQueryException, match="the target is down"):
+        run_now(stream(spark, url), guarded, tmp_path / "checkpoint")
+    assert (store.dead_letters().total(), store.queue("jobs").total()) == (0, 4)
+    run_now(stream(spark, url), isolating(handle, url, "jobs", retriable=[TimeoutError]), tmp_path / "checkpoint")
+    assert [job.payload for job in store.dead_letters().peek()] == [{"n": 3}]
+
+
+def test_a_single_job_is_given_up_when_it_is_said_which_errors_are_not_its_fault(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    def fail(batch: DataFrame, number: int) -> None:
+        raise ValueError("no good")
+
+    store.queue("jobs").push("poison")
+    run_now(stream(spark, url), isolating(fail, url, "jobs", retriable=[OSError]), tmp_path / "checkpoint")
+    assert (store.dead_letters().total(), store.queue("jobs").total()) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "named", "expected"),
+    [
+        (ConnectionRefusedError(), [ConnectionError], True),
+        (ValueError(), [ConnectionError], False),
+        (ValueError("java.net.ConnectException: refused"), ["java.net.ConnectException"], True),
+        (PythonException("Traceback:\n  File x\nConnectionResetError: [Errno 104]\n"), [OSError], True),
+        (PythonException("Traceback:\n  File x\njson.decoder.JSONDecodeError: no\n"), [ValueError], True),
+        (PythonException("Traceback:\n  File x\nKeyError: 'ConnectionError'\n"), [OSError], False),
+    ],
+)
+def test_errors_are_retriable_by_type_by_text_and_by_what_spark_tells(
+    problem: Exception, named: list[Any], expected: bool
+) -> None:
+    wrapped = RuntimeError("while writing")
+    wrapped.__cause__ = problem
+    assert (is_retriable(problem, named), is_retriable(wrapped, named)) == (expected, expected)
+
+
+def count(batch: DataFrame, number: int) -> None:
+    batch.count()
+
+
+def test_a_listener_acks_the_batch_of_a_query_that_runs_once(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    store.queue("jobs").push_many(range(3))
+    listener = AckListener(url)
+    spark.streams.addListener(listener)
+    try:
+        writer = stream(spark, url).writeStream.foreachBatch(count).option("checkpointLocation", f"{tmp_path}/log")
+        writer.trigger(once=True).start().awaitTermination()
+        wait_until(lambda: store.queue("jobs").total() == 0)
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+
+
+def test_the_last_batch_of_a_query_that_was_stopped_can_be_acked(
+    spark: Any, url: str, store: blocking.Store, tmp_path: Path
+) -> None:
+    store.queue("jobs").push_many(range(3))
+    writer = stream(spark, url).writeStream.foreachBatch(count).option("checkpointLocation", f"{tmp_path}/log")
+    query = writer.trigger(processingTime="1 hour").start()
+    try:
+        wait_until(lambda: query.lastProgress, 120.0)
+    finally:
+        query.stop()
+    assert store.queue("jobs").reserved() == 3
+    assert (ack_last_batch(query, url), ack_last_batch(query, url)) == (3, 0)
+    assert store.queue("jobs").total() == 0
 
 
 def example(name: str) -> ModuleType:

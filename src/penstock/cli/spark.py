@@ -44,6 +44,14 @@ def drain(
     queue: Name,
     to: Annotated[str, typer.Option("--to", metavar="parquet:DIR", help="Where the jobs go.", show_default=False)],
     follow: Annotated[bool, typer.Option("--follow", help="Go on when the queue is empty, until Ctrl-C.")] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --follow: the time between two batches that aren't full, such as 10s or 5m. [default: 60s]",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         int, typer.Option(min=1, help="At most so many jobs in a batch, which is a file or a few.")
     ] = 20_000,
@@ -57,17 +65,24 @@ def drain(
     Killed at any moment, it goes on where it was when it is started again with the same DIR.
     """
     draining = _draining()
+    if every is not None and not follow:
+        raise CallerError("--every is for --follow: leave it out")
+    every_s = draining.EVERY_S if every is None else _seconds("--every", every)
     directory = draining.parquet_directory(to, _is_remote(master))
     _check("stream", {"url": url, "queue": queue, "maxJobsPerTrigger": batch, "lease": lease})
     waiting = None if _is_remote(master) else _look(url, queue, must_exist=True)
     moved = Counted("jobs to Parquet", None if follow else waiting)
     only = nullcontext() if _is_remote(master) else draining.held(directory)
     with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
-        query = draining.start_drain(spark, url, queue, directory, follow=follow, jobs_max=batch, lease=lease)
+        query = draining.start_drain(
+            spark, url, queue, directory, follow=follow, every=every_s, jobs_max=batch, lease=lease
+        )
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         draining.wait_for(query, stop, moved)
+        if not _is_remote(master):
+            draining.end_drain(query, url)
     print(moved.total)
 
 
@@ -148,6 +163,12 @@ def _check(use: str, options: dict[str, Any]) -> None:
 
     check_use(options, use)
     read_settings(options)
+
+
+def _seconds(name: str, text: str) -> float:
+    from penstock.spark.settings import seconds_of
+
+    return seconds_of(name, text)
 
 
 def _is_remote(master: str) -> bool:

@@ -5,12 +5,13 @@ as a whole: a batch that is run again after a crash writes the same folder again
 are plain Parquet that any reader can open:
 
     DIR/batch=0/part-…parquet      the jobs of the first batch
+    DIR/batch=49/part-…parquet     the jobs of old small batches, merged, up to the one that it is named after
     DIR/_penstock/checkpoint/      Spark's log of the query: where a drain that was killed goes on
     DIR/_penstock/run              the name of its claims: for one that is killed before Spark has logged anything
     DIR/_penstock/lock             held by the drain that runs
 
-A folder that was finished is never written again. A claim only ever loses jobs, so what a batch brings again is in its
-folder already. If it isn't, the folder is of another drain, and the query stops before any job is lost.
+A folder that was finished is never written again (`parquet`). A claim only ever loses jobs, so what a batch brings
+again is in its folder already. If it isn't, the folder is of another drain, and the query stops before any job is lost.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.errors import CallerError, OperatorError
+from penstock.errors import CallerError, OperatorError, PenstockError
+from penstock.spark.listener import ack_last_batch
+from penstock.spark.parquet import finish_merge, is_there, local_path, write_batch
 from penstock.spark.settings import JOBS_PER_TRIGGER
 
 log = logging.getLogger("penstock.spark")
@@ -39,7 +41,7 @@ OFFSETS = "_penstock/checkpoint/offsets"
 LOCK = "_penstock/lock"
 DRAINED = {"id", "queue", "body", "payload", "headers", "tries"}  # columns by which the files of a drain are known
 ROW_KEY = "__penstock_row"
-FINISHED = "_SUCCESS"  # the file that Spark puts into a folder when all of it is there
+EVERY_S = 60.0  # between two batches that are not full, of a drain that goes on
 
 
 def parquet_directory(place: str, is_remote: bool = False) -> str:
@@ -74,6 +76,7 @@ def held(directory: str) -> Iterator[None]:
             ) from problem
         except OSError as problem:  # some network file systems
             log.warning("%s can't be locked (%s): start no second drain into it", directory, problem)
+        finish_merge(path)
         yield
 
 
@@ -103,14 +106,16 @@ def start_drain(
     directory: str,
     *,
     follow: bool = False,
+    every: float = EVERY_S,
     jobs_max: int = JOBS_PER_TRIGGER,
     lease: float = 60.0,
 ) -> StreamingQuery:
     """Start moving the jobs of a queue into Parquet; ends when the queue is empty, or never with `follow`.
 
-    Only one drain may write into a directory: see `held`.
+    With `follow`, a batch is made when it is full, or `every` seconds after the last one: many small files are slow to
+    read. Only one drain may write into a directory: see `held`.
     """
-    if not _is_there(spark, f"{directory}/{OFFSETS}/*") and _is_there(spark, f"{directory}/batch=*"):
+    if not is_there(spark, f"{directory}/{OFFSETS}/*") and is_there(spark, f"{directory}/batch=*"):
         raise _no_log(directory)
     jobs = (
         spark.readStream.format("penstock")
@@ -118,6 +123,8 @@ def start_drain(
         .option("queue", queue)
         .option("maxJobsPerTrigger", jobs_max)
         .option("lease", lease)
+        .option("minJobsPerTrigger", jobs_max if follow else 0)
+        .option("maxTriggerDelay", f"{every:f}s")
         .options(**({} if local_path(directory) is None else {"runFile": f"{directory}/_penstock/run"}))
         .load()
         .drop("claim", "state", "mature")
@@ -125,34 +132,25 @@ def start_drain(
 
     # Through Spark Connect this runs at the server, in another process: it may hold nothing that lives.
     def write(batch: DataFrame, number: int) -> None:
-        folder = f"{directory}/batch={number}"
-        if not _has_it(batch, folder):
-            batch.write.mode("overwrite").parquet(folder)
+        if not write_batch(batch, directory, number, merge_small=True):
+            raise CallerError(
+                f"{directory}/batch={number} holds jobs of another drain: move it away, and start the drain again"
+            )
 
     writer = jobs.writeStream.foreachBatch(write).option("checkpointLocation", f"{directory}/_penstock/checkpoint")
     return writer.start() if follow else writer.trigger(availableNow=True).start()
 
 
-def _has_it(batch: DataFrame, folder: str) -> bool:
-    """Whether a folder is to be left as it is: the batch is in it already, or it has nothing to put in its place."""
-    spark = batch.sparkSession
-    here = local_path(folder)  # asking Spark takes longer, and this is done for each batch
-    if not (_is_there(spark, folder) if here is None else here.exists()):
-        return False
-    if not (_is_there(spark, f"{folder}/{FINISHED}") if here is None else (here / FINISHED).exists()):
-        return bool(batch.isEmpty())
-    known = spark.read.schema("id string").parquet(folder)
-    if not batch.join(known, "id", "left_anti").isEmpty():
-        raise CallerError(f"{folder} holds jobs of another drain: move it away, and start the drain again")
-    return True
-
-
-def _is_there(spark: SparkSession, path: str) -> bool:
-    """Whether there is such a path, in whichever file system; stars are understood."""
+def end_drain(query: StreamingQuery, url: str) -> None:
+    """Ack the last batch of a drain that was stopped: nobody else would before its next start."""
     try:
-        return bool(spark.read.text(path).columns)
-    except AnalysisException:
-        return False
+        ack_last_batch(query, url)
+    except PenstockError as problem:
+        log.warning(
+            "the last batch is written, but could not be acked: %s. Start the drain again with the same directory, "
+            "before others take its jobs when their lease is over",
+            problem,
+        )
 
 
 class Filled(NamedTuple):
@@ -211,8 +209,3 @@ def wait_for(query: StreamingQuery, stop: threading.Event | None = None, moved: 
             if batch.batchId > last and batch.numInputRows:
                 last = batch.batchId
                 moved(batch.numInputRows)
-
-
-def local_path(directory: str) -> Path | None:
-    """The directory on this machine, or None if it lies elsewhere (s3:, hdfs:)."""
-    return None if "://" in directory else Path(directory)

@@ -8,7 +8,10 @@ For a function on one row, make it a UDF that catches:
 
 For `foreachBatch`, wrap the function; a batch that fails is cut in halves until the jobs are found that it fails on:
 
-    query = jobs.writeStream.foreachBatch(isolating(write, url, "mail")).start()
+    query = jobs.writeStream.foreachBatch(isolating(write, url, "mail", retriable=[ConnectionError])).start()
+
+A target that is down is no fault of the jobs. The query stops, and no job is given up, when an error is one of those
+that are named as retriable, and when not a single job of a batch succeeded.
 
 A job moves to the dead letters out of the claim that holds it, in one step where the store can: a batch that is run
 again no longer has it.
@@ -17,12 +20,15 @@ again no longer has it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from penstock.errors import OperatorError
 from penstock.job import Mark
 from penstock.queues.blocking import Job, Queue, connect
 from penstock.queues.capabilities import Capability
@@ -31,6 +37,7 @@ from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR_CHARACTERS_MAX
 DEAD_MAX = 10  # of one batch: when more fail it is no fault of the jobs, and the stream had better stop
 TRIES_MAX = 20
 Handle = Callable[[DataFrame, int], Any]
+_ERROR_LINE = re.compile(r"^(?:\w+\.)*\w+(?=:|$)", re.MULTILINE)
 
 log = logging.getLogger("penstock.spark")
 
@@ -94,21 +101,33 @@ def _held(place: Queue, claim: str, ids: Iterable[str]) -> list[Job]:
 
 
 def isolating(
-    handle: Handle, url: str, queue: str, *, dead_queue: str = DEAD_LETTER_QUEUE, dead_max: int = DEAD_MAX
+    handle: Handle,
+    url: str,
+    queue: str,
+    *,
+    dead_queue: str = DEAD_LETTER_QUEUE,
+    dead_max: int = DEAD_MAX,
+    retriable: Sequence[type[BaseException] | str] = (),
 ) -> Handle:
-    """A function for `foreachBatch` that survives jobs on which `handle` raises.
+    """Return a function for `foreachBatch` that survives jobs on which `handle` raises.
 
     A batch that fails is run again in halves, so `handle` must bear to see a job twice, and must not rely on one call
     a batch id; write into a folder of its own for each call, or to something idempotent by the job's id.
+
+    `retriable` names errors that are no fault of a job, as types, or as texts that an error of Java has in its message:
+    they stop the query, which runs the batch again when it is started again. So does a batch of which no job succeeded;
+    one of a single job goes to the dead letters only if `retriable` is given and doesn't name its error.
     """
 
     def run(batch: DataFrame, number: int) -> None:
         batch = batch.persist()
         try:
-            dead = _run_part(handle, batch, number, dead_max)
-            if dead:
-                errors = f.create_map(*(f.lit(word) for pair in dead.items() for word in pair))
-                bad = batch.filter(f.col("id").isin(list(dead))).withColumn("error", errors[f.col("id")])
+            search = _Search(handle, number, dead_max, tuple(retriable))
+            search.run(batch)
+            search.check()
+            if search.dead:
+                errors = f.create_map(*(f.lit(word) for pair in search.dead.items() for word in pair))
+                bad = batch.filter(f.col("id").isin(list(search.dead))).withColumn("error", errors[f.col("id")])
                 gone = to_dead_letters(bad, url, queue, dead_queue)
                 log.warning("batch %d: %d of its jobs went to the dead letters", number, gone)
         finally:
@@ -117,23 +136,70 @@ def isolating(
     return run
 
 
-def _run_part(handle: Handle, part: DataFrame, number: int, dead_max: int) -> dict[str, str]:
-    """Runs a part of a batch; gives the jobs that it fails on, with their errors."""
-    try:
-        handle(part, number)
-    except Exception as problem:
-        ids = [row.id for row in part.select("id").orderBy("id").collect()]
-        if len(ids) <= 1:
-            return dict.fromkeys(ids, _text(problem))
-        dead: dict[str, str] = {}
-        middle = ids[len(ids) // 2]
-        for half in (part.filter(f.col("id") < middle), part.filter(f.col("id") >= middle)):
-            dead |= _run_part(handle, half, number, dead_max)
-            if len(dead) > dead_max:
+class _Search:
+    """Looks for the jobs of a batch on which a function fails."""
+
+    def __init__(
+        self, handle: Handle, number: int, dead_max: int, retriable: tuple[type[BaseException] | str, ...]
+    ) -> None:
+        self._handle, self._number, self._dead_max, self._retriable = handle, number, dead_max, retriable
+        self._has_success = False
+        self._problem: Exception | None = None  # the last one
+        self.dead: dict[str, str] = {}
+
+    def run(self, part: DataFrame) -> None:
+        """Run a part of a batch, and if it fails its halves."""
+        try:
+            self._handle(part, self._number)
+            self._has_success = True
+        except Exception as problem:
+            if is_retriable(problem, self._retriable):
                 raise
-        return dead
-    return {}
+            ids = [row.id for row in part.select("id").orderBy("id").collect()]
+            if len(ids) <= 1:
+                self._problem = problem
+                self.dead.update(dict.fromkeys(ids, _text(problem)))
+                if len(self.dead) > self._dead_max:
+                    raise
+                return
+            middle = ids[len(ids) // 2]
+            self.run(part.filter(f.col("id") < middle))
+            self.run(part.filter(f.col("id") >= middle))
+
+    def check(self) -> None:
+        """Stop the query if no job succeeded: then it is rarely the jobs that are wrong."""
+        is_single = len(self.dead) == 1 and bool(self._retriable)
+        if self.dead and not self._has_success and not is_single:
+            raise OperatorError(
+                f"none of the {len(self.dead)} jobs of batch {self._number} could be processed, so none was given up, "
+                f"and the query stops. The last error was {_text(self._problem)}. If it is the fault of a single job, "
+                "name the errors that are not in isolating(retriable=...)"
+            ) from self._problem
 
 
-def _text(problem: Exception) -> str:
+def is_retriable(problem: BaseException, named: Sequence[type[BaseException] | str]) -> bool:
+    """Whether an error, its cause, or what Spark tells of an error in a task, is one of those that are named."""
+    types = tuple(one for one in named if isinstance(one, type))
+    texts = [one for one in named if isinstance(one, str)]
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, types) or any(text in str(cause) for text in texts):
+            return True
+        if type(cause).__module__.partition(".")[0] in {"pyspark", "py4j"} and _tells_of(str(cause), types):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _tells_of(text: str, types: tuple[type[BaseException], ...]) -> bool:
+    """Whether a traceback out of a task ends with an error of one of these types, or of one below them."""
+    for name in set(_ERROR_LINE.findall(text)):
+        module, _, plain = name.rpartition(".")
+        found = getattr(sys.modules.get(module or "builtins"), plain, None)
+        if isinstance(found, type) and issubclass(found, types):
+            return True
+    return False
+
+
+def _text(problem: BaseException | None) -> str:
     return f"{type(problem).__name__}: {problem}"[:ERROR_CHARACTERS_MAX]

@@ -1,7 +1,7 @@
 """What keeps the jobs of a batch leased while it runs: a thread of the driver's Python process.
 
-It has a connection of its own, so that a long call of the query doesn't hold it up. It dies with the process, and then
-the leases end by themselves.
+It has a connection of its own, so that a long call of the query doesn't hold it up. No error ends it: as long as the
+query runs it tries again, at first soon. It ends with the process, and then the leases end by themselves.
 """
 
 from __future__ import annotations
@@ -46,16 +46,37 @@ class Heart:
             self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        store = connect(self._settings.url, lease=self._settings.lease_s)
+        store: Store | None = None
         pause_s = self._first_s
         while not self._stopping.wait(pause_s):
             pause_s = self._settings.lease_s / 3
             try:
+                if store is None:
+                    store = connect(self._settings.url, lease=self._settings.lease_s)
                 store.open()
                 pause_s = min(pause_s, self._beat(store) or pause_s)
-            except PenstockError as problem:
+            except Exception as problem:
                 # The store may come back, or be put right, before the leases end: then it must not be long until they
                 # are made longer.
                 pause_s = min(pause_s, AGAIN_S)
-                log.warning("the leases of %s could not be made longer: %s", self._settings.queue, problem)
+                is_known = isinstance(problem, PenstockError)
+                log.warning(
+                    "the leases of %s could not be extended, next try in %g s: %s",
+                    self._settings.queue,
+                    pause_s,
+                    problem if is_known else f"{type(problem).__name__}: {problem}",
+                    exc_info=not is_known,
+                )
+                if store is not None and not is_known:
+                    # Nobody knows in which state the error has left it.
+                    _close(store)
+                    store = None
+        if store is not None:
+            _close(store)
+
+
+def _close(store: Store) -> None:
+    try:
         store.close()
+    except Exception as problem:
+        log.warning("a connection could not be closed: %s", problem)

@@ -27,7 +27,7 @@ from penstock.job import Mark, StoredJob
 from penstock.queues.blocking import Queue, Store
 from penstock.spark.heart import Heart
 from penstock.spark.outages import through_outages
-from penstock.spark.room import Steps
+from penstock.spark.room import Backlog, Steps
 from penstock.spark.settings import Settings
 
 JOBS_MAX = 5_000  # in one offset: some 220 KB
@@ -61,10 +61,13 @@ def marks_in(offset: Offset) -> list[Mark]:
 class Marks:
     """The batches of one query, in the driver's process. It has the same calls as the claims of other stores."""
 
+    leases_lost = 0  # there are no leases: nobody tells
+
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self.store = store
         self.queue: Queue = store.queue(settings.queue)
+        self.backlog = Backlog(self.queue.size, settings.jobs_min, settings.delay_s_max)
         self._open: dict[int, tuple[list[Mark], list[StoredJob]]] = {}  # by number
         self._finished = 0
         self._steps = Steps(settings.batch_bytes)
@@ -100,13 +103,13 @@ class Marks:
         """What was reserved and never logged is known to nobody."""
         return False
 
-    def begin(self, offset: Offset, count: int, wait_s: float) -> list[StoredJob]:
+    def begin(self, offset: Offset, count: int) -> list[StoredJob]:
         """Reserve jobs for the next batch, and put them into its offset."""
         found: dict[str, StoredJob] = {}  # one that came back meanwhile may come twice
         wanted = min(count, JOBS_MAX)
         self._steps.begin()
         while left := self._steps.next(wanted - len(found)):
-            more = through_outages(partial(self.queue.reserve_many, left, 0 if found else wait_s))
+            more = through_outages(partial(self.queue.reserve_many, left, 0))
             if not more and not found and through_outages(self.queue.size):
                 more = through_outages(partial(self.queue.reserve_many, left, ELSEWHERE_S))
             if not more:

@@ -18,6 +18,7 @@ UNIQUE_FOR_S = 24 * 3600.0  # a batch or a file that is written again within a d
 UNIQUE_FOR_S_MAX = 365 * UNIQUE_FOR_S  # a year of keys is more than most stores have memory for
 MEGABYTE = 1024 * 1024
 BATCH_MB = 64  # which Java holds a few times over, and has 2 GB by default
+TRIGGER_DELAY = "15m"  # as of Kafka's source
 
 # What options are for, and how people write it.
 USES = {"look": "spark.read", "stream": "spark.readStream", "write": "a writer"}
@@ -36,6 +37,8 @@ OPTIONS = {
     "queue": Option("the queue"),
     "queues": Option("several queues, with commas between, or * for all that have jobs", "look"),
     "maxJobsPerTrigger": Option("at most so many jobs in a batch", "stream"),
+    "minJobsPerTrigger": Option("no batch before this many jobs wait, or maxTriggerDelay is over", "stream"),
+    "maxTriggerDelay": Option("a time such as 60s or 15m, after which a batch is made of fewer jobs", "stream"),
     "lease": Option("seconds that the jobs of a batch stay claimed after the driver has died", "stream"),
     "owner": Option("a fixed name for this query's claims, for recovery without its checkpoint", "stream"),
     "runFile": Option("a file that keeps the name of the claims, for recovery before a batch is logged", "stream"),
@@ -54,6 +57,7 @@ OPTIONS = {
     "countFile": Option("a file of the driver's machine that is told how many jobs were added", "write"),
     "partitionJobs": Option("jobs in a partition", "stream"),
     "batchMegabytes": Option("a batch takes no more jobs when they are so large together", "stream"),
+    "storeMoved": Option("true accepts a checkpoint that was written for another address of the store", "stream"),
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
 SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
@@ -61,6 +65,8 @@ DEAD = "dead"  # what a look calls the state of dead letters
 ALL = "*"
 # Options of a push that a column can give, each by the option `NAMEColumn`.
 PUSH_OPTIONS = ("delay", "ttl", "retry", "headers", "unique")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _OWNER = re.compile(r"[\w.\-]{1,100}")
 
 
@@ -71,6 +77,8 @@ class Settings:
     url: str
     queue: str
     jobs_max: int = JOBS_PER_TRIGGER
+    jobs_min: int = 0  # a batch waits for this many jobs...
+    delay_s_max: float = 900.0  # ...but not for longer
     lease_s: float = LEASE_S
     owner: str | None = None
     run_file: str | None = None
@@ -87,6 +95,7 @@ class Settings:
     count_file: str | None = None
     partition_jobs: int = PARTITION_JOBS
     batch_bytes: int = BATCH_MB * MEGABYTE
+    has_moved: bool = False
     shown: str = field(default="")  # the URL without its password
 
 
@@ -103,8 +112,16 @@ def _number(options: Mapping[str, str], name: str, default: float, low: float, h
     return value
 
 
+def seconds_of(name: str, text: str) -> float:
+    """A time with its unit, in seconds."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise CallerError(f"{name} must be a time such as 60s, 15m or 1h, got {text!r}")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
 def _switch(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
+    text = options.get(name.lower(), "false").lower()
     if text not in ("true", "false"):
         raise CallerError(f"the option {name} must be true or false, got {text!r}")
     return text == "true"
@@ -155,10 +172,16 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         states = tuple(JobState(word) for word in words if word != DEAD)
     except ValueError as problem:
         raise CallerError(f"states: {problem}; there are ready, scheduled, reserved and {DEAD}") from problem
+    jobs_max = int(_number(given, "maxJobsPerTrigger", JOBS_PER_TRIGGER, 1, 1_000_000))
+    jobs_min = int(_number(given, "minJobsPerTrigger", 0, 0, 1_000_000))
+    if jobs_min > jobs_max:
+        raise CallerError(f"minJobsPerTrigger must be at most maxJobsPerTrigger ({jobs_max}), got {jobs_min}")
     return Settings(
         url=given["url"],
         queue=given.get("queue", ""),
-        jobs_max=int(_number(given, "maxJobsPerTrigger", JOBS_PER_TRIGGER, 1, 1_000_000)),
+        jobs_max=jobs_max,
+        jobs_min=jobs_min,
+        delay_s_max=seconds_of("maxTriggerDelay", given.get("maxtriggerdelay", TRIGGER_DELAY)),
         lease_s=_number(given, "lease", LEASE_S, 1, LEASE_S_MAX),
         owner=owner,
         run_file=given.get("runfile"),
@@ -175,5 +198,6 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         count_file=given.get("countfile"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
         batch_bytes=int(_number(given, "batchMegabytes", BATCH_MB, 0.001, 100_000) * MEGABYTE),
+        has_moved=_switch(given, "storeMoved"),
         shown=address.url,
     )

@@ -45,6 +45,7 @@ class Claiming(Ending):
         self._require(Capability.CLAIM)
         delay_ms = milliseconds("delay", delay)
         given = self._driver.nack_claim(self.name, key, delay_ms)
-        self.store._counting_of(self.name).count(self.name, "rollback", given)
-        self._tell(delay_ms)
+        if given:  # else there is nothing to wake workers for
+            self.store._counting_of(self.name).count(self.name, "rollback", given)
+            self._tell(delay_ms)
         return given

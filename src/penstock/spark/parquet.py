@@ -1,0 +1,299 @@
+"""Batches of a stream as folders of Parquet files: each job once, also when the checkpoint of the query is lost.
+
+    query = jobs.writeStream.foreachBatch(to_parquet("out")).option("checkpointLocation", "out/_checkpoint").start()
+
+    DIR/run=RUN/batch=0/part-…parquet    the first batch; a drain has one run only, and leaves its folder out
+    DIR/…/_penstock/merge/               a merge of folders that is under way
+
+Spark numbers the batches of a checkpoint, and begins at 0 again with a new one. A folder that is named by the number
+alone would be written over then, though its jobs are acked. So the folder has the id of the run as well, and one that
+is finished is never written again:
+
+    no folder, or one without _SUCCESS    it is written; what is in it was never acked
+    it has the jobs of the batch          it is left: this is the batch once more, after a crash
+    it has others                         the batch goes into the folder of another run: run=RUN-2
+
+A query that runs for long makes many small folders. `merge` puts old ones together into one, which is named after the
+last of them. It is written aside; then a plan says what takes the place of what, and from there on a merge is finished,
+by whoever comes next, if it was killed:
+
+    merge/new/      the folder that will be in the place of the others
+    merge/plan      JSON: {"into": "batch=49", "from": ["batch=0", …]}; it is there when `new` is complete
+    merge/old/      folders that were taken out
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import CallerError
+
+FINISHED = "_SUCCESS"  # the file that Spark puts into a folder when all of it is there
+MERGED = "_merged"  # in a folder that is made of others: the numbers of their batches
+OWN = "_penstock"
+MERGE_EVERY = 50  # batches
+SMALL_BYTES = 16 * 1024 * 1024  # a larger folder is left as it is
+MERGED_BYTES = 128 * 1024 * 1024
+GROUP_BYTES = 64 * 1024 * 1024  # of a row group, in memory
+_CLAIM = re.compile(r"spark:([^:]+):")
+
+Handle = Callable[[DataFrame, int], None]
+
+
+def to_parquet(
+    directory: str, rows: Callable[[DataFrame], DataFrame] | None = None, *, merge_small: bool = False
+) -> Handle:
+    """Return a function for `foreachBatch` that writes each batch into a folder of its own, exactly once.
+
+    `rows` makes of a batch what is written, and must keep the column `id`. With `merge_small`, old folders of small
+    batches are merged, in directories of this machine.
+    """
+
+    def write(batch: DataFrame, number: int) -> None:
+        run = _run_of(batch)
+        if run is None:
+            return
+        chosen = batch if rows is None else rows(batch)
+        if "id" not in chosen.columns:
+            raise CallerError(f"the rows to write must have the column id, got {', '.join(chosen.columns)}")
+        for attempt in count(1):
+            place = f"{directory}/run={run}" + (f"-{attempt}" if attempt > 1 else "")
+            if write_batch(chosen, place, number, merge_small=merge_small):
+                return
+
+    return write
+
+
+def _run_of(batch: DataFrame) -> str | None:
+    """The run that a batch is of, by the claim of its jobs; None if the batch is empty."""
+    if "claim" not in batch.columns:
+        raise CallerError(
+            f"the batch must have the column claim of the stream, got {', '.join(batch.columns)}: choose columns by "
+            "the argument rows"
+        )
+    row = batch.select("claim").first()
+    if row is None:
+        return None
+    match = _CLAIM.match(str(row.claim))
+    if match is None:
+        raise CallerError(f"the column claim must be that of the stream, such as spark:RUN:1, got {row.claim!r}")
+    return match[1]
+
+
+def write_batch(rows: DataFrame, directory: str, number: int, *, merge_small: bool = False) -> bool:
+    """Write a batch into its folder, unless it is there already; returns False if the folder has other jobs."""
+    here = local_path(directory)
+    if here is not None:
+        finish_merge(here)
+    folder = f"{directory}/batch={number}" if here is None else str(_folder_of(here, number))
+    state = _state(rows, folder)
+    if state is _State.OTHERS:
+        return False
+    if state is _State.NEW:
+        # INT96, which is Spark's default, is deprecated, and other readers take it for a time without a zone.
+        rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        mark = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")  # some switch it off
+        rows.write.mode("overwrite").option(*mark).parquet(folder)
+    if merge_small and here is not None and number and number % MERGE_EVERY == 0:
+        merge(here, number)
+    return True
+
+
+class _State(Enum):
+    """What is to be done with a folder."""
+
+    NEW = "to be written"
+    SAME = "has the batch"
+    OTHERS = "has other jobs"
+
+
+def _state(rows: DataFrame, folder: str) -> _State:
+    spark = rows.sparkSession
+    here = local_path(folder)
+    if here is not None and not here.parent.exists():
+        here = None  # a path without a scheme may be one of another file system, which Spark takes by default
+    # Where it is of this machine, asking Spark would take longer, and this is done for each batch.
+    if not (is_there(spark, folder) if here is None else here.exists()):
+        return _State.NEW
+    if not (is_there(spark, f"{folder}/{FINISHED}") if here is None else (here / FINISHED).exists()):
+        return _State.SAME if rows.isEmpty() else _State.NEW
+    known = spark.read.schema("id string").parquet(folder)
+    return _State.SAME if rows.join(known, "id", "left_anti").isEmpty() else _State.OTHERS
+
+
+def is_there(spark: SparkSession, path: str) -> bool:
+    """Whether there is such a path, in whichever file system; stars are understood."""
+    try:
+        return bool(spark.read.text(path).columns)
+    except AnalysisException:
+        return False
+
+
+def local_path(directory: str) -> Path | None:
+    """The directory on this machine, or None if it lies elsewhere (s3:, hdfs:)."""
+    return None if "://" in directory else Path(directory)
+
+
+# Merging, without Spark.
+
+
+def _numbers(directory: Path) -> dict[int, Path]:
+    """The folders of batches, in order."""
+    found = {path.name.removeprefix("batch="): path for path in directory.glob("batch=*")}
+    return {int(text): found[text] for text in sorted((text for text in found if text.isdigit()), key=int)}
+
+
+def _covered(folder: Path) -> list[int]:
+    """The numbers of the batches that a folder has."""
+    try:
+        numbers: list[int] = json.loads((folder / MERGED).read_text())
+    except FileNotFoundError:
+        return [int(folder.name.removeprefix("batch="))]
+    return numbers
+
+
+def _folder_of(directory: Path, number: int) -> Path:
+    """The folder of a batch: its own, or the one that it was merged into."""
+    own = directory / f"batch={number}"
+    if own.exists():
+        return own
+    later = (folder for other, folder in _numbers(directory).items() if other > number)
+    return next((folder for folder in later if number in _covered(folder)), own)
+
+
+def merge(directory: Path, before: int) -> None:
+    """Merge the small folders of batches with lower numbers, which Spark has logged as done. Others are left alone."""
+    finish_merge(directory)
+    groups: dict[pa.Schema, list[Path]] = {}
+    for number, folder in _numbers(directory).items():
+        parts = _parts(folder)
+        size = sum(part.stat().st_size for part in parts)
+        if number >= before or size >= SMALL_BYTES or not (folder / FINISHED).exists():
+            continue
+        schema = _schema(parts)
+        if schema is not None:
+            groups.setdefault(schema, []).append(folder)
+    for schema, folders in groups.items():
+        for some in _portions(folders):
+            if len(some) > 1:
+                _prepare(directory, some, schema)
+                finish_merge(directory)
+
+
+def _parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet"))
+
+
+def _portions(folders: Iterable[Path]) -> Iterator[list[Path]]:
+    """Folders by as many as make one large one."""
+    some: list[Path] = []
+    size = 0
+    for folder in folders:
+        more = sum(part.stat().st_size for part in _parts(folder))
+        if some and size + more > MERGED_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(folder)
+        size += more
+    yield some
+
+
+def _schema(parts: list[Path]) -> pa.Schema | None:
+    """The one schema of a folder's files; None if they differ, or if it can't be merged."""
+    schemas = {_read_schema(part) for part in parts}
+    return schemas.pop() if len(schemas) == 1 else None
+
+
+def _open(part: Path) -> pa.parquet.ParquetFile:
+    return pa.parquet.ParquetFile(part, coerce_int96_timestamp_unit="us")
+
+
+def _read_schema(part: Path) -> pa.Schema | None:
+    """The schema to read a file with: times that were INT96 are in UTC. None if it has such within others."""
+    file = _open(part)
+    columns = (file.schema.column(at) for at in range(len(file.schema)))
+    old = {column.path for column in columns if column.physical_type == "INT96"}
+    if any("." in path for path in old):
+        return None
+    utc = pa.timestamp("us", "UTC")
+    fields = [field.with_type(utc) if field.name in old else field for field in file.schema_arrow]
+    return pa.schema(fields)  # without what Spark says of it: of equal columns that may differ
+
+
+def _prepare(directory: Path, folders: list[Path], schema: pa.Schema) -> None:
+    """Write what takes the place of some folders, and the plan."""
+    place = directory / OWN / "merge"
+    new = place / "new"
+    new.mkdir(parents=True)
+    with pa.parquet.ParquetWriter(new / "part-00000.parquet", schema) as writer:
+        for table in _tables(folders, schema):
+            writer.write_table(table)
+    covered = sorted(number for folder in folders for number in _covered(folder))
+    (new / MERGED).write_text(json.dumps(covered))
+    (new / FINISHED).touch()
+    for file in (*new.iterdir(), new):
+        _sync(file)
+    plan = {"into": folders[-1].name, "from": [folder.name for folder in folders]}
+    written = place / "plan.new"
+    written.write_text(json.dumps(plan))
+    _sync(written)
+    written.replace(place / "plan")
+    _sync(place)
+
+
+def _tables(folders: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of folders, by as many as make a row group."""
+    batches: list[pa.Table] = []
+    size = 0
+    for part in (part for folder in folders for part in _parts(folder)):
+        for batch in _open(part).iter_batches():
+            table = pa.Table.from_batches([batch]).cast(schema)
+            if batches and size + table.nbytes > GROUP_BYTES:
+                yield pa.concat_tables(batches)
+                batches, size = [], 0
+            batches.append(table)
+            size += table.nbytes
+    if batches:
+        yield pa.concat_tables(batches)
+
+
+def finish_merge(directory: Path) -> None:
+    """Finish a merge that was killed if its plan is there, else undo it. Does nothing where there is none."""
+    place = directory / OWN / "merge"
+    if not place.exists():
+        return
+    plan_file, new, old = place / "plan", place / "new", place / "old"
+    if plan_file.exists():
+        plan: dict[str, Any] = json.loads(plan_file.read_text())
+        if new.exists():
+            old.mkdir(exist_ok=True)
+            for name in plan["from"]:
+                if (directory / name).exists():
+                    (directory / name).rename(old / name)
+            new.rename(directory / plan["into"])
+            _sync(directory)
+        plan_file.unlink()
+        _sync(place)
+    shutil.rmtree(place)
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a directory, on the disk: a power cut must not undo half of a merge."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
