@@ -13,20 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.application import URL_HELP, StoreCommand, application
+from penstock.cli.application import run as run_application
 from penstock.cli.progress import Counted
 from penstock.errors import CallerError, MissingExtra
 from penstock.queues.blocking import connect
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Queues and Spark. For programs there is spark.readStream.format('penstock').",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+app = application(
+    no_args_is_help=True, help="Queues and Spark. For programs there is spark.readStream.format('penstock')."
 )
 
-Url = Annotated[str, typer.Argument(metavar="URL", show_default=False, help="The store.")]
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False, help=URL_HELP)]
 Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False, help="The queue.")]
 Master = Annotated[
     str,
@@ -38,7 +35,7 @@ Settings = Annotated[
 Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself prints.")]
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def drain(
     url: Url,
     queue: Name,
@@ -86,7 +83,7 @@ def drain(
     print(moved.total)
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def fill(
     url: Url,
     queue: Name,
@@ -129,7 +126,7 @@ def fill(
         )
 
 
-@app.command()
+@app.command(cls=StoreCommand)
 def doctor(
     url: Annotated[
         str | None, typer.Argument(metavar="[URL]", show_default=False, help="A store to look at, too.")
@@ -235,9 +232,5 @@ def _quiet(loud: bool) -> Iterator[None]:
 
 
 def run(words: list[str]) -> int:
-    """One of the commands, with its words."""
-    try:
-        app(args=words, prog_name="penstock spark")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    return 0
+    """Run one of the commands with its words."""
+    return run_application(app, words, "penstock spark")
