@@ -340,6 +340,14 @@ async def test_a_pause_leaves_what_somebody_else_has_stopped(disque_node: Shifti
             await queue.push(1)
 
 
+async def test_what_a_claim_holds_is_written_down_for_a_year(disque_node: ShiftingNode) -> None:
+    async with opened(disque_node) as (_, queue):
+        await queue.push(1)
+        await queue.claim("key", 1)
+        (record,) = disque_node.call("QPEEK", f"__claim__:{queue.name}:key", 1)
+        assert shown(disque_node, record[1])["ttl"] == 365 * 24 * 3600
+
+
 async def test_what_a_claim_holds_is_hidden_and_goes_with_it(disque_node: ShiftingNode) -> None:
     async with opened(disque_node) as (store, queue):
         await queue.push_many(range(3))

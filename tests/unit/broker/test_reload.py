@@ -58,3 +58,10 @@ def test_a_delivered_job_with_retry_0_is_shown_but_does_not_come_back(is_rewritt
     assert state_after_reload(seat, job_id) is None
     assert seat.call("ENQUEUE", job_id) == 0
     assert seat.call("GETJOB", "NOHANG", "FROM", "q") is None
+
+
+def test_a_job_that_would_live_longer_than_the_record_can_tell_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.unit.broker.harness.WALL_OFFSET_S", 2_300_000_000.0)  # the year 2042
+    seat = Desk(appendonly=True).client()
+    job_id = seat.call("ADDJOB", "q", "body", 0, "TTL", 2**31 - 1)
+    assert state_after_reload(seat, job_id) == b"queued"

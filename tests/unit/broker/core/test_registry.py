@@ -148,6 +148,18 @@ def test_a_scan_of_everything_goes_on_within_a_page() -> None:
     assert sorted(job.ctime for job in found + rest) == list(range(20))
 
 
+def test_a_scan_of_queues_is_cut_before_the_name_that_would_make_it_too_large() -> None:
+    table = QueueTable()
+    for number in range(5):
+        table.create(b"%d" % number * (SCAN_BYTES_MAX // 2), 0)
+    pages: list[int] = []
+    cursor = 0
+    while not pages or cursor:
+        cursor, found = table.scan(cursor, 100, always)
+        pages.append(len(found))
+    assert pages == [2, 2, 1]
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=100))
 def test_jobs_are_found_by_id_as_in_a_dict(steps: list[tuple[bool, int]]) -> None:
     table, model = JobTable(), dict[bytes, Job]()
