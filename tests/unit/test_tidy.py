@@ -431,8 +431,6 @@ def test_a_path_that_only_ends_alike_is_fine() -> None:
     assert forbidden_text("net" + MACHINE_PATHS[0] + "x", "x") == []
 
 
-
-
 @pytest.mark.parametrize(
     ("check", "bad", "good"),
     [

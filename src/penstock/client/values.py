@@ -43,6 +43,8 @@ class Job:
     lease: Lease | None = None
     node: str | None = None  # that gave it
     created_ns: int | None = None  # unix time; known of claimed jobs
+    tries: int | None = None  # earlier leases under which work began; None unless it was asked for with `begin`
+    has_begun: bool = True  # under its lease
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class JobDetails:
     next_requeue_ms: int | None  # from now; None for never
     next_awake_ms: int | None
     body: bytes | None
+    tries: int | None = None  # earlier leases under which work began; None where the node doesn't know
 
 
 @dataclass(slots=True)
@@ -126,6 +129,7 @@ _JOB_FIELDS = {
     "next_requeue_ms": "next-requeue-within",
     "next_awake_ms": "next-awake-within",
     "body": "body",
+    "tries": "tries",
 }
 _QUEUE_FIELDS = {
     "name": "name",
@@ -139,6 +143,9 @@ _QUEUE_FIELDS = {
     "jobs_out": "jobs-out",
     "pause": "pause",
 }
+
+
+_COUNTERS = 4  # words of nacks and additional-deliveries; behind them come those of tries and begun
 
 
 def queue_name(name: bytes) -> QueueName:
@@ -163,7 +170,9 @@ def jobs_of(rows: Sequence[Sequence[Any]] | None, node: str, leased_until: float
         if leased_until is not None:
             job.lease = Lease(int(rest.pop(0)), node, leased_until)
         if rest:  # names and values by turns
-            _, job.nacks, _, job.additional_deliveries = rest
+            job.nacks, job.additional_deliveries = rest[1], rest[3]
+            if len(rest) > _COUNTERS:
+                job.tries, job.has_begun = rest[5], rest[7] == 1
         jobs.append(job)
     return jobs
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.copies import message_record, read_copies
+from penstock.broker.core.copies import copy_flags, message_record, read_copies
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.exchange import EXCHANGE_BYTES, WANT_MS, Exchange
 from penstock.broker.core.jobs import ACKED, ACTIVE, BCAST_QUEUED, BCAST_WILLQUEUE, GIVEN, OUT, WAIT_REPL, Job
@@ -22,7 +22,7 @@ from penstock.broker.core.membership import LEAVING, LINKED, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.broker.core.removal import end_replication, remove
-from penstock.broker.core.replication import alike, join_holders, register_copy
+from penstock.broker.core.replication import join_holders, note_copies, register_copy
 from penstock.wire import bus
 
 FETCH_MIN: Final = 5
@@ -215,7 +215,7 @@ def _give(node: Node, queue: Queue, peer: Peer, count: int) -> int:
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
-        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job))
+        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), copy_flags(job))
         if not job.rules.retry_s:
             remove(node, job)
     if kept and node.journal is not None:
@@ -239,7 +239,7 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         if job is None:
             if not copy.kind.rules.retry_s and not is_new:
                 continue  # it came twice, and may be delivered once only
-            job = register_copy(node, copy, 0)
+            job = register_copy(node, copy, message.flags & ~bus.QUEUE_IT)
             fresh.append(job)
         elif job.state == WAIT_REPL and not copy.kind.rules.retry_s:
             end_replication(node, job)  # it went to another node to be queued there, and comes back to who waits here
@@ -248,19 +248,20 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
             fresh.append(job)
         else:
             join_holders(node, job, copy.kind.nodes)
+            job.tries = max(job.tries, bus.tries_of(message.flags))
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue
         if job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
-            node.outbox.tell(bus.WORKING, peer.alone, job.id, job.requeue_at - node.now_ms)
+            left_ms = job.requeue_at - node.now_ms
+            node.outbox.tell(bus.WORKING, peer.alone, job.id, left_ms, bus.tries_flags(job.tries))
             continue
         job.flags &= ~BCAST_QUEUED
         if enqueue(node, job):
             queue = node.queue(job.queue)
             imported[queue] = imported.get(queue, 0) + 1
     if fresh and node.journal is not None:
-        for group in alike(fresh):
-            node.journal.added(group)
+        note_copies(node, fresh)
     for queue, count in imported.items():
         exchange = exchange_of(node, queue)
         if exchange.announced and not queue.waiters:
