@@ -60,7 +60,7 @@ class QueueBase:
         self._paused_last: bool | None = None  # what was known last, be it still true or not
         self._ear = Ear(store.signal, self.channel, self._heard)
         self._register = Once(self._registered)
-        self._fetchers: dict[int | None, Fetcher] = {}
+        self._fetchers: dict[tuple[int | None, bool], Fetcher] = {}
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of {self.store.url}>"

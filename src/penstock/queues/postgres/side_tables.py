@@ -18,7 +18,7 @@ for its key again.
 Tables are made in the first schema of the search path, when they are first needed.
 """
 
-from penstock.queues.postgres.statements import MS, NOW, insertion, told, us
+from penstock.queues.postgres.statements import COUNTED, MS, NOW, insertion, told, us
 
 TRIGGER = "penstock_ended"
 KEPT_S = 60  # keys that are free stay for so long, lest one be missed by a pop that is undone
@@ -164,11 +164,11 @@ def claim(table: str) -> str:
     return f"""
 WITH known AS MATERIALIZED (SELECT FROM penstock_claims WHERE queue = $2 AND key = $3),
 picked AS MATERIALIZED (
-    SELECT ctid AS place, mature FROM {table}
+    SELECT ctid AS place, mature, reserved FROM {table}
     WHERE NOT EXISTS (SELECT FROM known) AND mature <= {NOW}
     ORDER BY mature LIMIT $4::int8 FOR UPDATE SKIP LOCKED
 ), leased AS (
-    UPDATE {table} AS job SET tries = job.tries + 1, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
+    UPDATE {table} AS job SET tries = {COUNTED}, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
     FROM picked WHERE job.ctid = picked.place
     RETURNING {_JOB}, {us("picked.mature")} AS before
 ), kept AS (

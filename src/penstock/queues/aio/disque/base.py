@@ -61,6 +61,7 @@ class DisqueBase(Driver):
             raise BadUrl(f"{address.url}: {problem}") from problem
         self._clients = Clients(self._make_client, address.url)
         self._is_ours = True  # every node is one of ours, and knows leases
+        self._counts_tries = True  # every node counts leases under which work began
 
     def _make_client(self) -> ClusterClient:
         """A client, which connects when it is first used."""
@@ -83,7 +84,9 @@ class DisqueBase(Driver):
             # Whoever opens a store that isn't there wants to know at once.
             await client.asking(patient=False).call("PING")
             for view in (await self._nodes(client)).views.values():
-                if None in await view.call("COMMAND", "INFO", *OUR_COMMANDS):
+                *ours, begins = await view.call("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN")
+                self._counts_tries = self._counts_tries and begins is not None
+                if None in ours:
                     self._is_ours = False
                     vars(self)["capabilities"] = COMMON  # of this store alone
 

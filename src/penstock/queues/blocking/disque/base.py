@@ -62,6 +62,7 @@ class DisqueBase(Driver):
             raise BadUrl(f"{address.url}: {problem}") from problem
         self._clients = Clients(self._make_client, address.url)
         self._is_ours = True  # every node is one of ours, and knows leases
+        self._counts_tries = True  # every node counts leases under which work began
 
     def _make_client(self) -> ClusterClient:
         """A client, which connects when it is first used."""
@@ -84,7 +85,9 @@ class DisqueBase(Driver):
             # Whoever opens a store that isn't there wants to know at once.
             client.asking(patient=False).call("PING")
             for view in (self._nodes(client)).views.values():
-                if None in view.call("COMMAND", "INFO", *OUR_COMMANDS):
+                *ours, begins = view.call("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN")
+                self._counts_tries = self._counts_tries and begins is not None
+                if None in ours:
                     self._is_ours = False
                     vars(self)["capabilities"] = COMMON  # of this store alone
 

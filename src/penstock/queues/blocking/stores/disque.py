@@ -42,6 +42,7 @@ from penstock.queues.disque.terms import Terms, is_plain
 ADD_MS = 5000  # for an add to be on enough nodes
 POP_MS = 10_000  # of a lease that only lasts until the ack: long enough for a node that is slow to answer
 MOVE_MS = 30_000  # of a job that is on its way to another queue
+ALL = -1
 _NONE = Lease("", None)
 
 
@@ -125,15 +126,18 @@ class DisqueDriver(DisqueMarks):
             self.prepare(job)
         self.push(queue, new, None)
 
-    def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        return self._fetch(queue, count, lease_ms, wait_ms)
+    def reserve(
+        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
+    ) -> list[StoredJob]:
+        return self._fetch(queue, count, lease_ms, wait_ms, ALL if begin is None else begin)
 
-    def _fetch(self, queue: str, count: int, lease_ms: int, wait_ms: int) -> list[StoredJob]:
+    def _fetch(self, queue: str, count: int, lease_ms: int, wait_ms: int, begin: int = ALL) -> list[StoredJob]:
         lease_s = lease_ms / 1000 if self._is_ours else None
+        begin_now = begin if self._counts_tries else None
         with self._clients.borrow() as client:
             # Whoever waits for jobs asks again, so that a cluster which is away need not be waited for here.
             asking = client.asking(patient=False)
-            jobs = asking.get(queue, timeout=wait_ms / 1000, count=count, counters=True, lease=lease_s)
+            jobs = asking.get(queue, timeout=wait_ms / 1000, count=count, counters=True, lease=lease_s, begin=begin_now)
         if not jobs:
             return []
         found = taken(jobs, jobs[0].node or "", int(time.monotonic() * 1000) + lease_ms)
