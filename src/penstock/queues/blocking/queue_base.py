@@ -150,7 +150,9 @@ class QueueBase:
         if signal.is_silent:
             return
         if not self._services.open.is_done:
-            self._services.open()
+            self._services.try_open()
+            if not self._services.open.is_done:
+                return
         soonest = self._driver.now_ms() + delay_ms
         if times_ms and None not in times_ms:
             soonest = min(time_ms for time_ms in times_ms if time_ms is not None)
