@@ -220,7 +220,7 @@ class Store:
         return queue
 
     def _serve(self, name: str, signal: str | None, stats: str | None) -> None:
-        """Give a queue signals and statistics of its own."""
+        """Set the signals and statistics of a queue."""
         if self._services_of(name).urls == (signal, stats):
             return
         if any(queue.name == name for queue in self._queues):
