@@ -375,7 +375,7 @@ MUTANTS = (
         "core/federation.py",
         "STANDS_MS: Final = 45_000",
         "STANDS_MS: Final = 5000",
-        1,
+        4,
         "P10",
     ),
     Mutant(
@@ -383,7 +383,7 @@ MUTANTS = (
         "core/federation.py",
         "        exchange.told[peer.id] = max(0, told - count)\n",
         "        pass\n",
-        1,
+        2,
         "P10",
     ),
     Mutant(
@@ -397,8 +397,8 @@ MUTANTS = (
     Mutant(
         "a job that nobody fetches is kept",
         "core/federation.py",
-        "        if guests.due_ms > now_ms:\n",
-        "        if guests.due_ms:\n",
+        "    return peer.link == LINKED and bool(peer.abilities & bus.CAN_MANY) and not peer.flags & UNREACHABLE\n",
+        "    return peer.link == LINKED and peer.port < 0\n",
         1,
         "P10",
     ),
