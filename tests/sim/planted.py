@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant(
         "no extra node after 50 ms",
         "core/replication.py",
-        "    more = node.choose(1, addition.delivered)\n",
+        "    more = node.choose(max(1, addition.replicate - len(addition.delivered)), addition.delivered)\n",
         "    more: list[bytes] = []\n",
         2,
         "P1",
