@@ -207,7 +207,7 @@ MUTANTS = (
         "    count, name = bus.name_of(message)\n    waiters",
         "    count, name = bus.name_of(message)\n    return\n    waiters",
         1,
-        "P6",
+        "P10",
     ),
     Mutant(
         "YOURJOBS of a finished job queued",
@@ -399,14 +399,6 @@ MUTANTS = (
         "core/federation.py",
         "    return peer.link == LINKED and bool(peer.abilities & bus.CAN_MANY) and not peer.flags & UNREACHABLE\n",
         "    return peer.link == LINKED and peer.port < 0\n",
-        1,
-        "P10",
-    ),
-    Mutant(
-        "a new node doesn't hear who waits",
-        "core/federation.py",
-        "        waiters = _waiters(node, queue)\n        if waiters and peer.abilities & bus.CAN_MANY:\n",
-        "        waiters = 0\n        if waiters and peer.abilities & bus.CAN_MANY:\n",
         1,
         "P10",
     ),
