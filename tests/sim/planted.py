@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant(
         "no extra node after 50 ms",
         "core/replication.py",
-        "    more = node.choose(1, addition.delivered)\n",
+        "    more = node.choose(max(1, addition.replicate - len(addition.delivered)), addition.delivered)\n",
         "    more: list[bytes] = []\n",
         2,
         "P1",
@@ -207,7 +207,7 @@ MUTANTS = (
         "    count, name = bus.name_of(message)\n    waiters",
         "    count, name = bus.name_of(message)\n    return\n    waiters",
         1,
-        "P6",
+        "P10",
     ),
     Mutant(
         "YOURJOBS of a finished job queued",
@@ -375,7 +375,7 @@ MUTANTS = (
         "core/federation.py",
         "STANDS_MS: Final = 45_000",
         "STANDS_MS: Final = 5000",
-        1,
+        4,
         "P10",
     ),
     Mutant(
@@ -383,7 +383,7 @@ MUTANTS = (
         "core/federation.py",
         "        exchange.told[peer.id] = max(0, told - count)\n",
         "        pass\n",
-        1,
+        2,
         "P10",
     ),
     Mutant(
@@ -397,16 +397,8 @@ MUTANTS = (
     Mutant(
         "a job that nobody fetches is kept",
         "core/federation.py",
-        "        if guests.due_ms > now_ms:\n",
-        "        if guests.due_ms:\n",
-        1,
-        "P10",
-    ),
-    Mutant(
-        "a new node doesn't hear who waits",
-        "core/federation.py",
-        "        waiters = _waiters(node, queue)\n        if waiters and peer.abilities & bus.CAN_MANY:\n",
-        "        waiters = 0\n        if waiters and peer.abilities & bus.CAN_MANY:\n",
+        "    return peer.link == LINKED and bool(peer.abilities & bus.CAN_MANY) and not peer.flags & UNREACHABLE\n",
+        "    return peer.link == LINKED and peer.port < 0\n",
         1,
         "P10",
     ),

@@ -1,4 +1,4 @@
-"""Jobs ended by their id alone, at a point in time, and what is said to who gives something else than a job."""
+"""Jobs ended by their id alone, or at a point in time; what is refused that is not a job; and types of queues."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from penstock.errors import CallerError, LeaseLost, Unsupported
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 UNKNOWN = "0195c3d2-7a11-4f00-8a00-000000000000"
+
+
+TYPES = {"redis+list": "redis:list", "redis+oq": "redis:oq", "postgresql": "postgres:simple"}
+
+
+async def test_a_queue_says_its_type(place: Place) -> None:
+    async with place.connect() as store:
+        assert store.queue(place.new_name()).type == TYPES.get(place.name, place.name)
 
 
 @needs(Capability.RESERVE)

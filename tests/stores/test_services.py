@@ -87,6 +87,16 @@ async def test_services_that_cannot_be_reached_are_told_before_anything_is_store
         assert await queue.total() == 0
 
 
+async def test_services_that_are_away_do_not_keep_a_job_from_the_dead_letters(form: str) -> None:
+    name = new_name("dead")
+    async with connect(form, f"memory:{new_name()}", dead_letter=f"1,{name}") as store:
+        dead = store.queue(name, signal=f"redis://127.0.0.1:{free_port()}/0")
+        queue = store.queue(new_name())
+        await queue.push(1)
+        await (await queue.reserve(timeout=PATIENCE)).nack()
+        assert (await queue.total(), await dead.total()) == (0, 1)
+
+
 async def test_services_are_given_when_a_queue_is_first_made(form: str, redis_server: RedisServer) -> None:
     async with connect(form, f"memory:{new_name()}") as store:
         name = new_name()

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+import threading
 
 import pytest
 
 import penstock
 from penstock import Job, JobState, Store, Summary, Worker, blocking
+from penstock.errors import CallerError
 from penstock.queues.dead_letters import ERROR
 from penstock.worker.held import Held
 from penstock.worker.settling import Settler
@@ -269,6 +271,23 @@ def test_a_worker_that_ends_leaves_the_signals_to_the_others() -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert asyncio.run(main()) == 0
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_signals_are_refused_outside_of_the_main_thread() -> None:
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            Worker("memory:", "a", _fail).main()
+        except CallerError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert [str(problem) for problem in problems] == [
+        "signals=True needs the main thread: elsewhere call worker.stop()"
+    ]
 
 
 async def _fail(job: Job) -> None:

@@ -365,6 +365,19 @@ async def test_the_end_of_waits_ends_the_worker() -> None:
             await run
 
 
+@virtual
+async def test_the_waits_of_a_worker_are_seen_and_ended_at_the_queue_object_it_was_given() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        run = asyncio.create_task(Worker(store, queue, _nothing).run())
+        await asyncio.sleep(1)
+        assert (queue.waiters, [one.is_reserving for one in queue.consumers()]) == (1, [True])
+        assert queue.cancel() == 1
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+
 async def _nothing(job: Job) -> None:
     pass
 

@@ -147,7 +147,10 @@ class QueueBase:
         signal = self._services.signal
         if signal.is_silent:
             return
-        await self._services.open()
+        if not self._services.open.is_done:
+            await self._services.try_open()
+            if not self._services.open.is_done:
+                return
         soonest = await self._driver.now_ms() + delay_ms
         if times_ms and None not in times_ms:
             soonest = min(time_ms for time_ms in times_ms if time_ms is not None)

@@ -243,6 +243,7 @@ class Ending(QueueBase):
             self._driver.prepare(move.job)
         channel = f"keuss:signal:{self.store.namespace}:{to}"
         target = self.store._services_of(to)
+        target.try_open()
         moved: list[bool] = []
         for begin in range(0, len(moves), self._driver.batch_max):
             batch = moves[begin : begin + self._driver.batch_max]
@@ -251,8 +252,7 @@ class Ending(QueueBase):
         if counter is not None:
             self.store._counting_of(self.name).count(self.name, counter, sum(moved))
         self.store._counting_of(to).count(to, "put", sum(moved))
-        if any(moved) and not target.signals_itself:
-            target.open()
+        if any(moved) and not target.signals_itself and target.open.is_done:
             target.signal.send(channel, str(self._driver.now_ms()))
         return moved
 

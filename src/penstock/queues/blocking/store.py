@@ -1,11 +1,12 @@
 # Written by scripts/blocking from src/penstock/queues/aio/store.py: change that, then run `make blocking`.
 """A store: where queues live, found by its URL."""
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from penstock.errors import CallerError
+from penstock.errors import CallerError, ConnectionLost
 from penstock.queues import registry
 from penstock.queues.backoff import Backoff
 from penstock.queues.blocking.counting import Counting
@@ -58,6 +59,12 @@ class Services:
             self.stats, self.stats_are_own = _stats_of(driver, namespace, stats)
             self._made.append(self.stats)
             self.counting = Counting(self.stats, driver.counts)
+
+    def try_open(self) -> None:
+        """Open them unless they can't be reached: jobs on their way must not wait for signals and statistics."""
+        if not self.open.is_done:
+            with suppress(ConnectionLost):
+                self.open()
 
     def _open(self) -> None:
         opened: list[Signal | Stats] = []
@@ -217,7 +224,7 @@ class Store:
         return queue
 
     def _serve(self, name: str, signal: str | None, stats: str | None) -> None:
-        """Give a queue signals and statistics of its own."""
+        """Set the signals and statistics of a queue."""
         if self._services_of(name).urls == (signal, stats):
             return
         if any(queue.name == name for queue in self._queues):
@@ -267,6 +274,7 @@ class Store:
 
     def paused(self, name: str) -> bool:
         """Whether a queue is paused."""
+        self.check_open()
         if self.driver.pauses_itself:
             return self.driver.paused(name)
         services = self._services_of(name)

@@ -72,7 +72,8 @@ class RedisListDriver(Driver):
         if self.counts_in is None or queue in self.uncounted:
             return None
         key = stats_key(self.counts_in, queue)
-        return None if self.link.is_cluster and tag_of(key) != tag_of(queue) else key
+        tag = tag_of(queue)
+        return None if self.link.is_cluster and (tag is None or tag_of(key) != tag) else key
 
     def _keys(self, queue: str) -> tuple[bytes, bytes, bytes]:
         self.check_queue(queue)
