@@ -72,6 +72,46 @@ async def test_an_ack_tells_that_work_on_others_has_begun(place: Place) -> None:
         assert [(job.payload, job.tries, job.stored.unbegun) for job in again] == [("b", 1, 0), ("c", 0, 1)]
 
 
+@needs(Capability.RESERVE)
+async def test_an_ack_of_nothing_tells_that_work_has_begun(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work")
+        (job,) = await reserve(queue, place, 1, begin=0)
+        assert await queue.ack_many([], begun=[job]) == []
+        assert job.has_begun
+        await place.advance(place.unit)
+        assert (await reserve(queue, place, 1, begin=0))[0].tries == 1
+
+
+@needs(Capability.RESERVE)
+async def test_a_job_on_which_work_has_not_begun_is_ended_by_its_id(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push_many(["a", "b"])
+        a, b = await reserve(queue, place, 2, begin=0)
+        await queue.ack(a.id)
+        await queue.nack(b.id, 0)
+        (again,) = await reserve(queue, place, 1, begin=None)
+        assert (again.payload, again.tries) == ("b", 1)
+        await again.ack()
+        assert await queue.total() == 0
+
+
+@needs(Capability.RESERVE)
+async def test_leases_that_end_before_work_began_bring_no_job_to_the_dead_letters_by_a_nack(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), dead_letter=DeadLetter(2, place.new_name()))
+        job_id = await queue.push("work")
+        for _ in range(2):
+            await reserve(queue, place, 1, begin=0)
+            await place.advance(place.unit)
+        await reserve(queue, place, 1, begin=None)
+        await queue.nack(job_id, 0)
+        (job,) = await reserve(queue, place, 1, begin=None)
+        assert (job.payload, job.tries) == ("work", 1)
+
+
 @needs(Capability.RESERVE, Capability.EXTEND)
 @pytest.mark.parametrize("end", ["ack", "nack", "fail", "extend"])
 async def test_the_token_stays_good_when_work_begins(place: Place, end: str) -> None:

@@ -167,6 +167,24 @@ def test_with_ctime_a_job_tells_when_it_was_added(
     assert reply.endswith(b"$5\r\nnacks\r\n:0\r\n$21\r\nadditional-deliveries\r\n:0\r\n" + ctime)
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_job_tells_its_token_counters_tries_and_ctime_in_this_order(
+    shared_node: NodeProcess, link: RawLink, queue: bytes, is_waiting: bool
+) -> None:
+    if not is_waiting:
+        add(shared_node, queue, "body")
+    link.post("GETJOB", "WITHCTIME", "LEASE", 5000, "BEGIN", 0, "FROM", queue)
+    if is_waiting:
+        wait_blocked(shared_node, queue, 1)
+        add(shared_node, queue, "body")
+    words = link.reply().split(b"\r\n")
+    assert words[1] == b"*14"
+    assert words[9].isdigit()  # the token
+    names = (b"nacks", b"additional-deliveries", b"tries", b"begun", b"ctime")
+    assert [word for word in words[10:] if word in names] == list(names)
+    assert words[words.index(b"begun") + 1] == b":0"
+
+
 def test_counters_tell_nacks_and_other_returns_apart(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue, "body")
     for command in ("NACK", "ENQUEUE", "NACK"):

@@ -36,6 +36,17 @@ def test_a_header_has_every_field_in_its_place() -> None:
     assert data[144:] == JOB + bytes(4)
 
 
+@pytest.mark.parametrize("tries", [0, 1, bus.TRIES_MAX])
+def test_tries_and_other_flags_of_a_message_leave_each_other_alone(tries: int) -> None:
+    others = bus.NOREPLY | bus.INCR_NACKS | bus.INCR_DELIVERIES | bus.QUEUE_IT | bus.RETURNED
+    told = bus.tries_flags(tries)
+    assert not told & others
+    read = bus.decode(message(bus.YOURJOBS, bus.jobs([encode_record(RECORD)]), flags=told | others))
+    assert read is not None
+    assert (bus.tries_of(read.flags), read.flags & others) == (tries, others)
+    assert bus.tries_of(others) == -1
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "length"),
     [

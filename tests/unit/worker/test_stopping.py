@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -255,6 +256,36 @@ def test_a_signal_stops_all_workers_of_a_process(number: signal.Signals) -> None
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def test_the_third_signal_ends_all_workers_of_a_process_whose_handlers_do_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.worker.shift.CANCEL_S", 3600)  # what the second signal alone would take
+
+    async def main() -> list[int]:
+        async with penstock.connect("memory:") as store:
+            started: set[str] = set()
+            end = asyncio.Event()
+
+            async def handle(job: Job) -> None:
+                started.add(job.payload)
+                if len(started) == 2:
+                    for _ in range(3):
+                        os.kill(os.getpid(), signal.SIGTERM)
+                while not end.is_set():
+                    with suppress(asyncio.CancelledError):
+                        await end.wait()
+
+            for name in ("a", "b"):
+                await store.queue(name).push(name)
+            workers = [Worker(store, name, handle) for name in ("a", "b")]
+            async with asyncio.timeout(PROCESS_S):
+                await asyncio.gather(*(worker.run(signals=True) for worker in workers))
+            end.set()
+            return [await store.queue(name).reserved() or 0 for name in ("a", "b")]
+
+    assert asyncio.run(main()) == [0, 0]
 
 
 def test_a_worker_that_ends_leaves_the_signals_to_the_others() -> None:
