@@ -51,7 +51,11 @@ class Story:
     def items(self) -> Iterator[Path]:
         """All items, wherever they are."""
         for queue in QUEUES:
-            found = [file for file in (self.root / queue).rglob("_*") if file.is_file() and file.parent.name != "lost"]
+            found = [
+                file
+                for file in (self.root / queue).rglob("_*")
+                if file.is_file() and file.parent.name not in {"lost", "back"}
+            ]
             yield from found
 
     def learn(self) -> None:
