@@ -83,9 +83,9 @@ def _dying(before):
     from penstock.queues.aio import Queue
     real = Queue.ack_many
 
-    async def ack_many(self, jobs):
+    async def ack_many(self, jobs, begun=()):
         if not before:
-            await real(self, jobs)
+            await real(self, jobs, begun)
         os.kill(os.getpid(), signal.SIGKILL)
 
     Queue.ack_many = ack_many

@@ -1,7 +1,7 @@
 """What a job is, between the queue library and its stores.
 
-`NewJob` goes in, `StoredJob` comes out. Times are unix times in milliseconds, by the clock of the store. `tries` is how
-often the job was delivered before without being ended: 0 at the first delivery.
+`NewJob` goes in, `StoredJob` comes out. Times are unix times in milliseconds, by the clock of the store. `tries` is the
+number of earlier deliveries in which work on the job began and that did not end it: 0 at the first delivery.
 
 A job's id tells when it was made, if it is a UUID of version 7, as ours are, or an ObjectId of MongoDB. Stores that
 can't keep the time of a push elsewhere need no field for it.
@@ -60,6 +60,9 @@ class StoredJob:
     nacks: int | None = None
     additional_deliveries: int | None = None
     node: str | None = None
+    has_begun: bool = True  # of a reserved job: a try is counted if its lease runs out
+    is_back: bool = False  # its last lease ran out: the worker died, or was too slow
+    unbegun: int = 0  # leases in a row, just before this one, that ran out before work on the job began
     raw: Any = None  # the store's own form, to put a popped job back as it was
 
     @property

@@ -74,6 +74,7 @@ class Facade:
 
 async def _awaited(call: Callable[..., Any], may_wait: bool, args: Any, named: dict[str, Any]) -> Any:
     args = [undress(arg) for arg in args]
+    named = {name: undress(value) for name, value in named.items()}
     if not may_wait:
         return dress(call(*args, **named))
     return dress(await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args, **named)))

@@ -48,6 +48,7 @@ class Differs(Enum):
     NO_TRIES_AT_PUSH = auto()  # a job begins with no tries, whatever its push says
     NO_IDS = auto()  # jobs have no ids
     OWN_IDS = auto()  # a job that moves to another queue gets another id there
+    STAYS_BACK = auto()  # a job whose lease once ran out is known as such for ever
     KEY_ORDER = auto()  # the names in an object come back in another order
     PLAIN_HEADERS = auto()  # headers with zero bytes or half characters are refused
 
@@ -110,7 +111,7 @@ PLACES = {
     ),
     "disque": Kind(
         _disque,
-        frozenset({Differs.ORDER, Differs.OWN_IDS}),
+        frozenset({Differs.ORDER, Differs.OWN_IDS, Differs.STAYS_BACK}),
         SYSTEM,
         slack=0.01,
         server=_disque_node,

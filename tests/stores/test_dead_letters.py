@@ -74,7 +74,7 @@ async def test_deliveries_to_workers_that_died_count(place: Place, max_tries: in
         worker = other.queue(queue.name, dead_letter=limit)
         assert await worker.reserve(timeout=place.kind.slack) is None
         (dead,) = await _dead(store, limit)
-        assert (dead.payload, dead.headers[TRIES]) == ({"kills": "workers"}, max_tries)
+        assert (dead.payload, dead.headers[TRIES]) == ({"kills": "workers"}, max_tries - 1)
         assert "died" in dead.headers[ERROR]
         assert await queue.total() == 0
 

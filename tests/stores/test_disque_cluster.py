@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock import DeadLetter, JobState, Push
 from penstock.errors import ConnectionLost, LeaseLost, OutcomeUnknown, StoreError
 from penstock.queues import aio, blocking
@@ -294,3 +295,52 @@ def test_the_blocking_form_finds_its_nodes_too(mortal_nodes: list[NodeProcess]) 
         giver = next(node for node in mortal_nodes if id_of(node) == jobs[0].stored.node)
         giver.kill()
         assert all(queue.ack_many(jobs))
+
+
+async def test_a_job_that_another_node_takes_over_was_not_tried(mortal_nodes: list[NodeProcess]) -> None:
+    first, *others = mortal_nodes
+    name = next(_names)
+    async with aio.connect(url_of(first), replicate=2, lease=5) as store:
+        await store.queue(name).push_many(range(10))
+        assert first.call("QLEN", name) == 10
+    first.kill()
+    ran: list[tuple[int, int]] = []
+    async with aio.connect(url_of(*others), replicate=1, lease=5) as store:
+        worker = penstock.Worker(store, name, record(ran), dead_letter=DeadLetter(1, f"{name}-dead"))
+        working = asyncio.get_running_loop().create_task(worker.run())
+        await until(lambda: is_ended(store, name, ran, 10))
+        worker.stop()
+        await working
+        assert sorted(ran) == [(number, 0) for number in range(10)]
+        assert await store.queue(f"{name}-dead").total() == 0
+
+
+def record(ran: list[tuple[int, int]]) -> Callable[[Any], Awaitable[None]]:
+    """A handler that notes payloads and tries."""
+
+    async def handle(job: Any) -> None:
+        ran.append((job.payload, job.tries))
+
+    return handle
+
+
+async def is_ended(store: Any, name: str, ran: list[tuple[int, int]], count: int) -> bool:
+    """Whether so many jobs ran or are dead letters."""
+    return len(ran) + int(await store.queue(f"{name}-dead").total()) >= count
+
+
+async def test_a_delivery_counts_though_its_node_dies_with_the_worker(mortal_nodes: list[NodeProcess]) -> None:
+    first, *others = mortal_nodes
+    name = next(_names)
+    async with aio.connect(url_of(first), replicate=3) as store:
+        await store.queue(name).push_many(["begun", "waits"])
+        jobs = await store.queue(name).reserve_many(2, PATIENCE, lease=2, begin=1)
+        assert [job.has_begun for job in jobs] == [True, False]
+        begun = {job.payload for job in jobs if job.has_begun}
+        first.call("PING")  # what was told with the leases has left the node
+    first.kill()
+    async with aio.connect(url_of(*others), replicate=1) as store:
+        again = [await store.queue(name).reserve(timeout=PATIENCE, lease=60) for _ in range(2)]
+        assert {job.payload: job.tries for job in again} == {
+            payload: int(payload in begun) for payload in ("begun", "waits")
+        }

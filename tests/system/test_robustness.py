@@ -175,6 +175,7 @@ BEGINNINGS: dict[str, list[st.SearchStrategy[bytes]]] = {
     "nackclaim": [st.just(b"key"), NUMERALS],
     "extendclaim": [st.just(b"key"), NUMERALS],
     "extend": [NUMERALS, IDS, NUMERALS],
+    "begin": [IDS, NUMERALS],
     "nacklease": [NUMERALS, IDS, NUMERALS],
     "nack": [st.just(b"AFTER"), NUMERALS, IDS],
     "qscan": [NUMERALS, st.just(b"COUNT"), NUMERALS],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -82,7 +83,8 @@ def left(worker: WorkerProcess, queue: str | None = None) -> list[tuple[object, 
 def dead(worker: WorkerProcess) -> list[tuple[object, str]]:
     """Payloads and errors of the dead letters."""
     with blocking.connect(worker.url) as store:
-        return sorted((job.payload, job.headers[ERROR]) for job in store.queue(worker.dead_letters).peek(100))
+        jobs = store.queue(worker.dead_letters).peek(100)
+        return sorted(((job.payload, job.headers[ERROR]) for job in jobs), key=str)
 
 
 def total(worker: WorkerProcess) -> int:
@@ -121,7 +123,7 @@ def test_kill_9_of_a_worker_brings_back_what_ran_and_what_waited_there(
     other = work(url).start("quick")
     done = other.wait_for("done", 2)
     assert other.stop() == 0
-    assert sorted((note.payload, note.tries) for note in done) == [("runs", 1), ("waits", 1)]
+    assert sorted((note.payload, note.tries) for note in done) == [("runs", 1), ("waits", 0)]
     assert began.pid not in {note.pid for note in done}
     assert total(other) == 0
 
@@ -236,6 +238,19 @@ def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(url: str, work: Ca
     assert len(worker.events("child")) == 2
 
 
+def test_jobs_that_come_back_from_a_job_that_kills_its_worker_are_all_done(
+    url: str, work: Callable[[str], WorkerProcess]
+) -> None:
+    worker = work(url)
+    push(worker, *range(150), "bad", *range(150, 300))
+    worker.start("die_if_bad", "--processes", "2", "--max-tries", "3", "--lease", LEASE_S)
+    wait_until(lambda: total(worker) == 0, 120)
+    assert worker.stop() == 0
+    assert [payload for payload, _ in dead(worker)] == ["bad"]
+    assert {note.payload for note in worker.notes("done")} == set(map(str, range(300)))
+    assert 3 <= len([note for note in worker.notes("began") if note.payload == "bad"]) <= 4
+
+
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
     return f"redis+oq://{redis_server.host}:{redis_server.port}/0?poll=0.5"
@@ -293,6 +308,30 @@ def test_processes_stop_together_and_give_back_what_they_had(
     assert worker.stop() == 0
     assert left(worker) == [(number, 1, JobState.READY) for number in range(4)]
     assert worker.events("stop")[-1]["returned"] == 4
+
+
+def heard(worker: WorkerProcess, signals: int) -> bool:
+    """Whether a supervisor has said so often that it stops."""
+    return len([event for event in worker.events("stopping") if "worker" not in event]) >= signals
+
+
+@pytest.mark.parametrize("function", ["hold", "hold_plain", "hold_on"])
+def test_after_many_signals_nothing_stays_reserved(
+    redis_url: str, function: str, work: Callable[[str], WorkerProcess]
+) -> None:
+    worker = work(redis_url)
+    push(worker, *range(12))
+    worker.start(function, "--processes", "2", "--concurrency", "2", "--prefetch", "4", "--lease", "1000")
+    worker.wait_for("began", 4)
+    wait_until(lambda: [state for *_, state in left(worker)] == [JobState.RESERVED] * 12)
+    for seen in range(1, 4):
+        worker.signal(signal.SIGTERM)
+        wait_until(partial(heard, worker, seen))  # signals that follow one another closely may arrive as one
+    for _ in range(27):
+        worker.signal(signal.SIGTERM)
+    assert worker.end() == 0
+    begun = {int(note.payload) for note in worker.notes("began")}
+    assert left(worker) == [(number, int(number in begun), JobState.READY) for number in range(12)]
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_processes_once(redis_url: str, work: Callable[[str], WorkerProcess]) -> None:

@@ -136,6 +136,8 @@ class Stage:
 
     def _words(self, message: bus.Message) -> list[str]:
         flags = [word for bit, word in FLAG_WORDS if message.flags & bit and message.type not in bus.NAME_TYPES]
+        if message.type not in bus.NAME_TYPES and (tries := bus.tries_of(message.flags)) > 0:
+            flags.append(f"tries {tries}")
         if message.type in bus.GOSSIP_TYPES:
             return [f"{_letter(e.id)}:{e.flags}" for e in bus.decode_gossip(message)]
         if message.type == bus.FAIL:

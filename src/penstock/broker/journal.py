@@ -9,7 +9,7 @@ original node loads ours and we load theirs:
 The second, `<name>.state`, holds what the original never writes down. It sets the state of jobs that the first file
 brings back; the last record of a job wins, and records of jobs that are gone mean nothing:
 
-  STATE <id> <packed> [key]   state, flags, counters, requeue time, lease token; the key of its claim
+  STATE <id> <packed> [key]   state, flags, counters, requeue time, lease token, tries; the key of its claim
   HELD <id> <nodes>           more nodes may hold the job than its record says
   PAUSE <queue> <flags>       a queue's pause state
   START <boot id> <fsync> <n> from here on a process writes, in this run of the machine, with this policy (empty and
@@ -34,14 +34,16 @@ from itertools import islice
 from typing import Final
 
 from penstock.broker.checksums import JOBS, STATES, SUM_SUFFIX, Checksums, Tails, unsummed
-from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, DELIVERED, QUEUED, STORED_FLAGS, Job
+from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, AHEAD, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.removal import is_handover
 from penstock.broker.disk import Disk, File
 from penstock.wire.record import JobRecord, record_template
 
-# state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token, ms that were left until the requeue time
-STATE: Final = struct.Struct("<BBHHQQI")
+# state, flags, nacks, deliveries, requeue time (wall ms, 0 = never), token, ms that were left until the requeue time,
+# tries
+STATE: Final = struct.Struct("<BBHHQQIH")
+AHEAD_STORED: Final = 128  # of the flags: work on the job has not begun under its lease
 LEFT_MS_MAX: Final = (1 << 32) - 1  # and more: 49 days
 EXPIRES_S_MAX: Final = (1 << 32) - 1  # unix time: a job that would live beyond the year 2106 ends there
 STATE_SUFFIX: Final = ".state"
@@ -426,7 +428,7 @@ class Rewrite:
             looked_at += 1
             if is_kept(job):
                 jobs.append(self._record(job))
-                if job.state != QUEUED:
+                if job.state != QUEUED or job.tries:
                     states.append(_state_command(job, self.journal.node))
         self._written = looked_at < REWRITE_JOBS
         self.follow(b"".join(jobs), b"".join(states))
@@ -491,15 +493,16 @@ def _state_command(job: Job, node: Node) -> bytes:
     requeue_at = job.requeue_at
     packed = STATE.pack(
         job.state,
-        job.flags & STORED_FLAGS,
+        job.flags & STORED_FLAGS | (AHEAD_STORED if job.flags & AHEAD else 0),
         job.nacks,
         job.deliveries,
         requeue_at + node.wall_offset_ms if requeue_at else 0,
         job.token,
         min(max(requeue_at - node.now_ms, 0), LEFT_MS_MAX),
+        job.tries,
     )
     if job.claim is None:
-        return b"*3\r\n$5\r\nSTATE\r\n$40\r\n%b\r\n$26\r\n%b\r\n" % (job.id, packed)
+        return b"*3\r\n$5\r\nSTATE\r\n$40\r\n%b\r\n$28\r\n%b\r\n" % (job.id, packed)
     return _command(b"STATE", job.id, packed, job.claim.key)
 
 

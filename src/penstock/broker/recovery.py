@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 import hiredis
 
 from penstock.broker.checksums import JOBS, STATES, BlockChecker, Tails, read_checksums
-from penstock.broker.core.jobs import Job
+from penstock.broker.core.jobs import AHEAD, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.restoring import Change, Restorer, Trust
 from penstock.broker.disk import Disk, RealDisk
-from penstock.broker.journal import ALWAYS, STATE, STATE_SUFFIX
+from penstock.broker.journal import AHEAD_STORED, ALWAYS, STATE, STATE_SUFFIX
 from penstock.errors import JournalError
 from penstock.wire.record import RecordError, decode_record
 
@@ -40,7 +40,8 @@ DIGITS_MAX: Final = 18  # of a length that is read here: more than any file has,
 STAR: Final = 0x2A
 DOLLAR: Final = 0x24
 ZERO: Final = 0x30
-UNKNOWN_LEFT: Final = b"\xff\xff\xff\xff"  # LEFT_MS_MAX: earlier versions did not write it
+# What earlier versions did not write at the end of a STATE record, by its size: the time left (LEFT_MS_MAX), the tries.
+SHORTER: Final = {6: b"\xff\xff\xff\xff\0\0", 2: b"\0\0"}
 CR: Final = 0x0D
 LF: Final = 0x0A
 
@@ -421,9 +422,10 @@ class Load:
         """Give a change as it was packed, and the key of its claim behind it. Most are replaced by later ones."""
         packed = words[2]
         if len(packed) != STATE.size:
-            if len(packed) != STATE.size - len(UNKNOWN_LEFT):
+            missing = SHORTER.get(STATE.size - len(packed))
+            if missing is None:
                 raise self._damage(STATE_SUFFIX, words, f"a STATE record of {len(packed)} bytes")
-            packed += UNKNOWN_LEFT
+            packed += missing
         return packed + words[3] if len(words) > 3 else packed
 
     def _restore(self, alive: dict[bytes, bytes], states: States, trust: Trust) -> Iterator[None]:
@@ -459,8 +461,9 @@ class Load:
 
 
 def _unpacked_change(packed: bytes) -> Change:
-    state, flags, nacks, deliveries, requeue_wall_ms, token, left_ms = STATE.unpack_from(packed)
-    return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, left_ms, packed[STATE.size :])
+    state, flags, nacks, deliveries, requeue_wall_ms, token, left_ms, tries = STATE.unpack_from(packed)
+    flags = flags & STORED_FLAGS | (AHEAD if flags & AHEAD_STORED else 0)
+    return Change(state, flags, nacks, deliveries, requeue_wall_ms, token, left_ms, tries, packed[STATE.size :])
 
 
 def _keep_tail(disk: Disk, name: str, offset: int) -> None:

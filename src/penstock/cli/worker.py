@@ -122,7 +122,7 @@ async def _serve(
         if post is None:
             await worker.run(until_empty=until_empty, signals=True)
             return worker
-        channel = Channel(post, lambda: worker.summary, worker.stop)
+        channel = Channel(post, lambda: worker.summary, worker.stop_at)
         telling = asyncio.get_running_loop().create_task(channel.run())
         try:
             await worker.run(until_empty=until_empty, signals=True)

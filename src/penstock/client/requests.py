@@ -39,6 +39,7 @@ REPEATS = {
     "ACKLEASE": Repeat.ALWAYS,  # the second time it gives NOJOB
     "ADDJOB": Repeat.ALLOWED,
     "ADDJOBS": Repeat.ALLOWED,
+    "BEGIN": Repeat.ALWAYS,  # a lease is counted once
     "CLAIM": Repeat.ALWAYS,  # the same key gives the same jobs
     "COMMAND": Repeat.ALWAYS,
     "DELJOB": Repeat.ALWAYS,
@@ -128,6 +129,7 @@ class Fetch(Request):
         counters: bool,
         lease_ms: int | None,
         created: bool = False,
+        begin: int | None = None,
     ) -> None:
         super().__init__(("GETJOB",), lane=Lane.QUICK if until is None else Lane.WAIT)
         self._queues, self._until, self.lease_ms = queues, until, lease_ms
@@ -138,6 +140,8 @@ class Fetch(Request):
             self._options.append("WITHCTIME")
         if lease_ms is not None:
             self._options += ["LEASE", lease_ms]
+        if begin is not None:
+            self._options += ["BEGIN", begin if begin >= 0 else "ALL"]
 
     def wait_at(self, now: float) -> float:
         return 0.0 if self._until is None else max(0.0, self._until - now)

@@ -43,6 +43,8 @@ class Job:
     lease: Lease | None = None
     node: str | None = None  # that gave it
     created_ns: int | None = None  # unix time; known of claimed jobs, and if it was asked for
+    tries: int | None = None  # earlier leases under which work began; None unless it was asked for with `begin`
+    has_begun: bool = True  # under its lease
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class JobDetails:
     next_requeue_ms: int | None  # from now; None for never
     next_awake_ms: int | None
     body: bytes | None
+    tries: int | None = None  # earlier leases under which work began; None where the node doesn't know
 
 
 @dataclass(slots=True)
@@ -127,6 +130,7 @@ _JOB_FIELDS = {
     "next_requeue_ms": "next-requeue-within",
     "next_awake_ms": "next-awake-within",
     "body": "body",
+    "tries": "tries",
 }
 _QUEUE_FIELDS = {
     "name": "name",
@@ -165,10 +169,10 @@ def jobs_of(rows: Sequence[Sequence[Any]] | None, node: str, leased_until: float
         if leased_until is not None:
             job.lease = Lease(int(rest.pop(0)), node, leased_until)
         if rest:  # names and values by turns
-            if rest[0] == b"nacks":
-                _, job.nacks, _, job.additional_deliveries, *rest = rest
-            if rest:
-                job.created_ns = rest[1]
+            told = dict(zip(rest[::2], rest[1::2], strict=True))
+            job.nacks, job.additional_deliveries = told.get(b"nacks"), told.get(b"additional-deliveries")
+            job.created_ns = told.get(b"ctime")
+            job.tries, job.has_begun = told.get(b"tries"), told.get(b"begun", 1) == 1
         jobs.append(job)
     return jobs
 

@@ -4,7 +4,8 @@ The store `fsq:///root` of the queue library shares directories with scanners, w
 out. So it renames an item out of `queue`, and later back or onwards. All of this lies in one directory beside `queue`,
 which originals never look into:
 
-    .penstock/lease/UNTIL.NONCE/NAME         reserved until then; one directory for each call that reserved
+    .penstock/lease/UNTIL.NONCE/NAME         reserved until then; one or two directories for each call that reserved
+    .penstock/back/ID                        the item of this job id came back to `queue` from a lease that ran out
     .penstock/claim/KEY/key                  a claim, with its key's text. Without this file it was never made
     .penstock/claim/KEY/UNTIL.NONCE/NAME     what the claim holds
     .penstock/claim/KEY/lost/NAME            empty: the name under which an item of an ended lease went back
@@ -12,12 +13,16 @@ which originals never look into:
     .penstock/later/.news                    made and removed at once, so that who watches `later` hears of an item
 
 UNTIL and MS are unix times in milliseconds, MINUTE is MS / 60,000, NONCE is 16 hexadecimal digits of chance, KEY the
-first 32 of the key's SHA-256. Three rules hold here:
+first 32 of the key's SHA-256. The NONCE of a lease under which work has not begun is 00000, three digits, and chance.
+The three digits are 1, and 1 more for each such lease just before it that ran out. When work on an item begins, it goes
+to the directory whose name has fffff in place of 00000. The file ID in `back` has as a text how many leases in a row
+ran out before work began; who takes the item removes it. Four rules hold here:
 
 - Out of `queue` an item goes under its lock, and only if nobody else has that. Once it has left nobody holds a lock:
   the directory's name is a secret of who reserved it, and a rename from there succeeds once.
 - When the time in a directory's name has come, its items are everybody's: whoever looks takes their locks and brings
   them back, those of leases with one try more.
+- A lease that ran out costs no try if work on the item had not begun.
 - A reservation alone is not synced: after a power failure the item may be back in `queue`, or have both names. Then the
   one counts that is further on the way (`keep_one`). Everything else is synced before it is said to be done.
 """
@@ -28,6 +33,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
@@ -46,6 +52,10 @@ NEWS = ".news"
 MINUTE_MS = 60_000
 NONCE_BYTES = 8
 KEY_DIGITS = 32
+AHEAD, BEGUN = "00000", "fffff"
+AHEAD_MAX = 0xFFF
+BACK_MAX = 1000  # notes in `back`: with more, those of items that scanners took are removed, which is all that are old
+BACK_S = 3600.0
 LEASE_NAME = re.compile(r"([0-9]{1,15})\.([0-9a-f]{16})", re.ASCII)
 KEY_NAME = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -57,6 +67,11 @@ class Lease(NamedTuple):
     until_ms: int
     path: str
     key: str | None  # the directory of the claim that it belongs to
+
+    @property
+    def ahead(self) -> int:
+        """0 if work on the items has begun; else 1, and 1 more for each lease before it of which this is true."""
+        return ahead_of(self.path)
 
 
 class Parked(NamedTuple):
@@ -71,6 +86,18 @@ class Held(NamedTuple):
 
     fd: int
     status: os.stat_result
+
+
+def ahead_of(lease: str) -> int:
+    """Return 0 for a lease under which work has begun; else 1, and 1 more for each such lease just before it."""
+    nonce = lease.rpartition(".")[2]
+    return int(nonce[5:8], 16) if nonce.startswith(AHEAD) else 0
+
+
+def begun(lease: str) -> str:
+    """Return the directory that an item of a lease is in once work on it has begun."""
+    start, _, nonce = lease.rpartition(".")
+    return f"{start}.{BEGUN}{nonce[5:]}" if nonce.startswith(AHEAD) else lease
 
 
 def key_name(key: str) -> str:
@@ -109,6 +136,7 @@ class Aside:
         self.lease = f"{self.side}/lease"
         self.claim = f"{self.side}/claim"
         self.later = f"{self.side}/later"
+        self.back = f"{self.side}/back"
 
     def is_there(self) -> bool:
         """Tell whether anything was ever set aside."""
@@ -129,14 +157,49 @@ class Aside:
             if is_safe:
                 files.disk.sync_directory(os.path.dirname(path))
 
-    def new_lease(self, until_ms: int, key: str | None = None) -> str:
+    def new_lease(self, until_ms: int, key: str | None = None, ahead: int = 0) -> str:
         """Think of a directory for items that are reserved until then; it is not made yet."""
-        name = f"{until_ms}.{os.urandom(NONCE_BYTES).hex()}"
+        chance = os.urandom(NONCE_BYTES).hex()
+        if ahead:
+            chance = f"{AHEAD}{min(ahead, AHEAD_MAX):03x}{chance[8:]}"
+        elif chance.startswith(AHEAD):
+            chance = BEGUN + chance[5:]
+        name = f"{until_ms}.{chance}"
         return f"{self.lease}/{name}" if key is None else f"{self.claim}/{key}/{name}"
 
     def parking(self, mature_ms: int) -> str:
         """Give the directory for items that wait until then."""
         return f"{self.later}/{mature_ms // MINUTE_MS}/{mature_ms}"
+
+    def note_back(self, name: ItemName, unbegun: int) -> None:
+        """Note that an item comes back from a lease that ran out. Not synced: at worst it is taken for any other."""
+        self.make(self.back, is_safe=False)
+        notes = listed(self.back)
+        if len(notes) > BACK_MAX:
+            self._tidy_back(notes)
+        with contextlib.suppress(OSError), open(f"{self.back}/{name.job_id}", "w", encoding="ascii") as note:
+            note.write(str(unbegun))
+
+    def _tidy_back(self, notes: list[str]) -> None:
+        before = time.time() - BACK_S
+        for note in notes:
+            with contextlib.suppress(OSError):
+                if os.stat(f"{self.back}/{note}").st_mtime < before:
+                    os.unlink(f"{self.back}/{note}")
+
+    def take_back_note(self, name: ItemName) -> int | None:
+        """Remove the note of an item that is taken; return how many leases in a row ran out before work began.
+
+        None if the item doesn't come back from a lease that ran out.
+        """
+        path = f"{self.back}/{name.job_id}"
+        try:
+            with open(path, encoding="ascii") as note:
+                text = note.read()
+            os.unlink(path)
+        except (OSError, UnicodeDecodeError):
+            return None
+        return int(text) if text.isdecimal() else 0
 
     def tell_news(self) -> None:
         """Let those hear who watch `later`."""

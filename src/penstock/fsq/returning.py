@@ -1,8 +1,9 @@
 """Bringing back into `queue` what was set aside and whose time has come (see aside.py).
 
 Whoever looks does it: the queue library whenever it reserves or counts, `fsq scan` before it lists, and `fsq repair`.
-An item of an ended lease has had a worker that died or was too slow: it comes back with one try more. If it was under a
-claim, the claim remembers the name that it has now: as long as nobody else takes it, it is still the claim's.
+An item of an ended lease has had a worker that died or was too slow: it comes back with one try more, if work on it had
+begun, and that it comes back is noted. If it was under a claim, the claim remembers the name that it has now: as long
+as nobody else takes it, it is still the claim's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def end_leases(aside: Aside, ended: Iterable[Lease]) -> list[str]:
             for file in names:
                 name = readable(file)
                 if name is not None:
-                    back += _returned(aside, f"{lease.path}/{file}", name, name.tries + 1, steps)
+                    tries = name.tries if lease.ahead else name.tries + 1
+                    returned = _returned(aside, f"{lease.path}/{file}", name, tries, steps)
+                    if returned and lease.key is None:
+                        aside.note_back(name, lease.ahead)
+                    back += returned
             steps.empty(lease.path)
     return back
 

@@ -30,6 +30,9 @@ HEADERS = (FROM_QUEUE, TIME, TRIES, ERROR, TRACEBACK)
 ERROR_CHARACTERS_MAX = 2000  # headers travel with every read
 TRACEBACK_LINES_MAX = 20  # the last ones: there it says what went wrong, and where
 TRACEBACK_CHARACTERS_MAX = 4000
+# A job that comes back from so many workers in a row that died before work on it began is given up: something about the
+# job itself must end them. Far more than tries, since most such jobs only waited in a worker that another job killed.
+UNBEGUN_MAX = 1000
 # Keuss moves at the first nack whose `tries` exceeds max_ko: that is the delivery number max_ko + 2.
 _KO_TO_TRIES = 2
 
@@ -38,8 +41,8 @@ _KO_TO_TRIES = 2
 class DeadLetter:
     """After how many deliveries a job is given up, and the queue that it goes to then.
 
-    `max_tries=3` delivers three times at most; deliveries to workers that died count. 0 is for ever: only `fail` moves
-    a job then. `max_ko` is Keuss' way of saying it, where M means M + 2 deliveries.
+    `max_tries=3` delivers three times at most; deliveries to workers that died count, once work on the job had begun. 0
+    is for ever: only `fail` moves a job then. `max_ko` is Keuss' way of saying it, where M means M + 2 deliveries.
     """
 
     max_tries: int = 0
@@ -65,6 +68,14 @@ class DeadLetter:
     def is_over(self, tries: int) -> bool:
         """Whether there were too many deliveries already: a worker died during the last one."""
         return bool(self.max_tries) and tries >= self.max_tries
+
+    def error_of(self, job: StoredJob) -> str:
+        """Why a job that was just reserved is given up; empty if it is not."""
+        if self.is_over(job.tries):
+            return "the worker died, or lost its lease, on the last try"
+        if self.max_tries and job.unbegun >= UNBEGUN_MAX:
+            return f"was reserved {job.unbegun} times by workers that died before its handler began"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

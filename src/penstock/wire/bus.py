@@ -72,6 +72,8 @@ INCR_NACKS: Final = 2
 INCR_DELIVERIES: Final = 4
 QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
 RETURNED: Final = 512  # YOURJOBS: nobody waits where it was sent; it stays where it arrives now
+TRIES_SHIFT: Final = 10  # REPLJOB, YOURJOBS, WORKING, QUEUED: the job's tries and 1 more, in 14 bits; 0 says nothing
+TRIES_MAX: Final = 0x3FFE
 WAITERS_SHIFT: Final = 16  # NEEDJOBS: how many clients wait there, up to 255
 WAIT_SHIFT: Final = (
     8  # NEEDJOBS: how long the request stands; with no client that waits, it is of one that has asked once
@@ -235,6 +237,16 @@ def _fits(message: Message) -> bool:
 
 
 # Payloads, made and read.
+
+
+def tries_flags(tries: int) -> int:
+    """Make the flags that tell a job's tries."""
+    return (min(tries, TRIES_MAX) + 1) << TRIES_SHIFT
+
+
+def tries_of(flags: int) -> int:
+    """Read a job's tries from the flags of a message; -1 if it doesn't tell them."""
+    return (flags >> TRIES_SHIFT) - 1
 
 
 def encode_gossip(entries: Sequence[Gossip]) -> bytes:

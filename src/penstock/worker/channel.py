@@ -1,7 +1,8 @@
 """How a process of a worker talks with its supervisor: a socket that both inherit, with lines of JSON.
 
-A child says `{"ready": true}` once it has begun, and `{"counts": {...}}` every second and at its end. When the
-supervisor is gone, however it went, the socket ends: the child stops gracefully then.
+A child says `{"ready": true}` once it has begun, and `{"counts": {...}}` every second and at its end. The supervisor
+says a digit to stop it, one of the levels of `Worker.stop_at`: signals that follow one another closely may arrive as
+one. When the supervisor is gone, however it went, the socket ends: the child stops gracefully then.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def own_post() -> Post | None:
 class Channel:
     """The child's end."""
 
-    def __init__(self, post: Post, summary: Callable[[], Summary], stop: Callable[[], None]) -> None:
+    def __init__(self, post: Post, summary: Callable[[], Summary], stop_at: Callable[[int], None]) -> None:
         self._summary = summary
-        self._stop = stop
+        self._stop_at = stop_at
         self._socket = socket.socket(fileno=post.file)
         self._socket.set_inheritable(False)
         self._socket.setblocking(False)
@@ -47,7 +48,7 @@ class Channel:
     async def run(self) -> None:
         """Say that the worker has begun, and then what it has done, until cancelled."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._socket, self._ended)
+        loop.add_reader(self._socket, self._heard)
         try:
             await self._send({"ready": True})
             while True:
@@ -64,7 +65,13 @@ class Channel:
         with suppress(OSError):  # a supervisor that is gone is noticed by the reader
             await asyncio.get_running_loop().sock_sendall(self._socket, json.dumps(message).encode() + b"\n")
 
-    def _ended(self) -> None:
-        """The supervisor says nothing, ever: readable means that it is gone."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._stop()
+    def _heard(self) -> None:
+        try:
+            said = self._socket.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:  # the supervisor is gone
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._stop_at(max((int(digit) for digit in said.decode("ascii")), default=1))

@@ -3,7 +3,8 @@
 A worker that asks for a job only when a handler has ended waits for the store between any two of them. So it also takes
 some ahead, as many as its handlers have lately done in PREFETCH_S: hundreds of short ones, none at all of those that
 take a second, since those would only be kept from other workers. What is taken ahead and can't begin within WAIT_S_MAX
-goes back.
+goes back. Where jobs come back from workers that died, few are taken ahead: what kills workers would bring them all
+back. The store is told how many of the jobs begin at once: only of these a try is counted should this worker die.
 
 Each queue has a feeder. A feeder that finds nothing asks for one job and waits; only with jobs at hand does it ask for
 more. So several queues share the free hands evenly, and an empty one takes none.
@@ -47,6 +48,8 @@ class Hands(Protocol):
     def mean_run_s(self) -> float | None: ...
     @property
     def idle_s(self) -> float: ...  # since the last handler ended
+    @property
+    def is_after_death(self) -> bool: ...  # whether a job came from a worker that died, a short while ago
 
     def took(self, settler: Settler, jobs: list[Job]) -> None: ...
 
@@ -75,12 +78,13 @@ class Intake:
     def ahead(self) -> int:
         """How many jobs to take ahead."""
         hands = self._hands
+        most = hands.concurrency if hands.is_after_death else PREFETCH_MAX
         if hands.prefetch is not None:
-            return hands.prefetch
+            return min(most, hands.prefetch) if hands.is_after_death else hands.prefetch
         mean_s = hands.mean_run_s
         if mean_s is None or hands.idle_s > PREFETCH_S:
             return 0
-        return min(PREFETCH_MAX, int(hands.concurrency * PREFETCH_S / max(mean_s, 1e-6)))
+        return min(most, int(hands.concurrency * PREFETCH_S / max(mean_s, 1e-6)))
 
     def room(self) -> int:
         """How many jobs are wanted now: 0 where it pays to wait for a few more free places."""
@@ -118,7 +122,12 @@ class Intake:
 
     async def _wait_for_first(self, settler: Settler) -> None:
         """An empty queue: one job will do, and it comes on top of what other queues give."""
-        self._take(settler, await settler.queue.reserve_many(1, ASK_S, lease=settler.lease))
+        begin = min(1, self._idle_hands())
+        self._take(settler, await settler.queue.reserve_many(1, ASK_S, lease=settler.lease, begin=begin))
+
+    def _idle_hands(self) -> int:
+        """How many handlers could begin at once, beside those of jobs that are on their way."""
+        return max(0, self._hands.concurrency - self._hands.in_hand - self._asked)
 
     async def _wait_for_room(self) -> int:
         while (room := self.room()) <= 0:
@@ -127,9 +136,10 @@ class Intake:
         return room
 
     async def _ask(self, settler: Settler, count: int, timeout_s: float) -> int:
+        begin = min(count, self._idle_hands())
         self._asked += count
         try:
-            jobs = await settler.queue.reserve_many(count, timeout_s, lease=settler.lease)
+            jobs = await settler.queue.reserve_many(count, timeout_s, lease=settler.lease, begin=begin)
         finally:
             self._asked -= count
         self._take(settler, jobs)

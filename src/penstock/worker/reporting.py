@@ -197,8 +197,8 @@ def _name(held: Held) -> str:
 
 
 def _tries(held: Held) -> str:
-    tries = held.job.tries + 1
-    return "1 try" if tries == 1 else f"{tries} tries"
+    deliveries = held.job.tries + 1
+    return "1 delivery" if deliveries == 1 else f"{deliveries} deliveries"
 
 
 def _time(seconds: float) -> str:
@@ -207,4 +207,10 @@ def _time(seconds: float) -> str:
 
 def _facts(held: Held) -> dict[str, object]:
     job = held.job
-    return {"queue": job.queue.name, "job": job.id, "tries": job.tries, "seconds": round(held.seconds, 6)}
+    return {
+        "queue": job.queue.name,
+        "job": job.id,
+        "tries": job.tries,
+        "delivery": job.tries + 1,
+        "seconds": round(held.seconds, 6),
+    }

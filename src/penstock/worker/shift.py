@@ -4,6 +4,10 @@
                           └───────────┴──────── lost ────────┘
 
 Everything here happens in the event loop, but for plain handlers themselves.
+
+Jobs that come back from a worker that died may include the one that killed it. They begin one after the other, the next
+one when the last has ended or has run for TRIAL_S, and each after the store knows of it: so only the one that kills its
+worker at once, and what runs beside it, is charged with a try.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.queues.aio import Job, Queue
@@ -27,6 +32,8 @@ from penstock.worker.settling import Settler
 SUMMARY_S = 5.0  # between two summaries
 GIVE_BACK_S = 10.0  # how long a worker that stops waits for a store that is away; leases do the rest
 MEAN_OVER = 16  # jobs over which the mean of the run times goes
+TRIAL_S = 0.1  # after which a job that came back from a worker that died has not killed this one at once
+AFTER_DEATH_S = 10.0  # so long after the last job from a worker that died, fewer jobs are taken ahead
 
 
 class Shift:
@@ -51,8 +58,13 @@ class Shift:
         self._runner = make_runner(self._finished)
         self.concurrency = self._runner.concurrency
         self._waiting: deque[Held] = deque()
+        self._back: deque[Held] = deque()  # jobs that wait and come back from a worker that died
+        self._trial: Held | None = None  # the one of those that began last
+        self._beginning: set[Held] = set()  # jobs that begin when the store knows of it
+        self._death_seen: float | None = None  # when the last job came from a worker that died
         self._settlers = [
-            Settler(queue, queue.lease if lease is None else lease, self._told, self._lost) for queue in queues
+            Settler(queue, queue.lease if lease is None else lease, self._told, self._lost, self._begun)
+            for queue in queues
         ]
         self._settling: list[asyncio.Task[None]] = []
         self._intake = Intake(self, self._settlers)
@@ -64,7 +76,11 @@ class Shift:
 
     @property
     def in_hand(self) -> int:
-        return len(self._waiting) + len(self._runner.running)
+        return len(self._waiting) + len(self._back) + len(self._beginning) + len(self._runner.running)
+
+    @property
+    def is_after_death(self) -> bool:
+        return self._death_seen is not None and self._loop.time() - self._death_seen < AFTER_DEATH_S
 
     @property
     def pending_hooks(self) -> int:
@@ -81,13 +97,50 @@ class Shift:
         for job in jobs:
             held = Held(job, settler, now)
             settler.in_hand.add(held)
-            self._waiting.append(held)
+            if job.stored.is_back:
+                self._death_seen = now
+                self._back.append(held)
+            else:
+                self._waiting.append(held)
         self._start()
 
     def _start(self) -> None:
         waiting, runner = self._waiting, self._runner
-        while waiting and runner.has_room and not self._is_over:
-            runner.start(waiting.popleft())
+        while not self._is_over:
+            if self._back and self._trial is None and self._has_idle_hands:
+                self._trial = held = self._back.popleft()
+            elif waiting and runner.has_room and (not (self._back or self._beginning) or self._has_idle_hands):
+                held = waiting.popleft()
+            else:
+                return
+            if held.settler.must_begin_first(held):
+                self._beginning.add(held)
+                held.settler.begin(held)
+            else:
+                self._run(held)
+
+    @property
+    def _has_idle_hands(self) -> bool:
+        return self._runner.has_room and len(self._runner.running) + len(self._beginning) < self.concurrency
+
+    def _begun(self, held: Held) -> None:
+        """The store knows that a job begins."""
+        self._beginning.discard(held)
+        if self._is_over:
+            self._settle(held, RELEASED)
+        else:
+            self._run(held)
+
+    def _run(self, held: Held) -> None:
+        self._runner.start(held)
+        if held is self._trial:
+            self._loop.call_later(TRIAL_S, self._end_trial, held)
+
+    def _end_trial(self, held: Held) -> None:
+        """Another job that comes back from a worker that died may begin."""
+        if held is self._trial:
+            self._trial = None
+            self._start()
 
     def _finished(self, held: Held, problem: BaseException | None) -> None:
         """A handler has ended."""
@@ -102,6 +155,7 @@ class Shift:
                 self._settle(held, ENDED)
             else:
                 self._settle(held, verdict_of(problem))
+        self._end_trial(held)
         self._start()
         self._intake.freed()
         self._idle.set()
@@ -157,8 +211,12 @@ class Shift:
         """A lease could not be made longer: the job is another worker's."""
         held.is_lost = held.job.lost = True
         if held not in self._runner.running:
-            self._waiting.remove(held)
+            self._beginning.discard(held)
+            for place in (self._waiting, self._back):
+                with suppress(ValueError):
+                    place.remove(held)
             self._settle(held, LOST)
+            self._end_trial(held)
         elif self._runner.lose(held):
             self._settle(held, LOST)
 
@@ -196,8 +254,9 @@ class Shift:
 
     def _release_waiting(self) -> None:
         """Jobs that have not begun go back."""
-        unbegun = [*self._waiting, *self._runner.take_back()]
+        unbegun = [*self._waiting, *self._back, *self._runner.take_back()]
         self._waiting.clear()
+        self._back.clear()
         for held in unbegun:
             self._settle(held, RELEASED)
 
@@ -205,7 +264,7 @@ class Shift:
         """Begin to tell the store what becomes of jobs."""
         self._settling = [self._loop.create_task(settler.run()) for settler in self._settlers]
 
-    async def wind_down(self, stop_within: float, now: asyncio.Event) -> None:
+    async def wind_down(self, stop_within: float, now: asyncio.Event, abandon: asyncio.Event) -> None:
         """No more jobs: let the running ones end, and give back the others."""
         self._is_over = True
         self._release_waiting()
@@ -216,7 +275,7 @@ class Shift:
             if self._runner.cut(held, why):
                 self._settle(held, RELEASED)
         if self._runner.running:
-            await self._wait_for_handlers(CANCEL_S, asyncio.Event())
+            await self._wait_for_handlers(CANCEL_S, abandon)
         for held in list(self._runner.running):
             # It won't be cancelled: its job goes back all the same.
             held.problem = why

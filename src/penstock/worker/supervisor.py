@@ -4,8 +4,9 @@ Each is the same command, started anew: no memory, connection or lock is shared,
 process that dies is replaced after a pause that grows while it keeps dying; its jobs come back when their leases end.
 The first process must begin well before others are started, so that a mistake in the command is told once.
 
-SIGTERM and SIGINT are passed on: the first stops gracefully, the second at once, the third kills. Processes are out of
-the terminal's foreground group, so that Ctrl-C reaches only the supervisor, which passes it on once.
+SIGTERM and SIGINT are passed on: the first stops gracefully, the second at once, the third lets them give back what
+they have without waiting for handlers, and kills what is still there after GIVE_UP_S. Processes are out of the
+terminal's foreground group, so that Ctrl-C reaches only the supervisor, which passes it on once.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from penstock.worker.shift import GIVE_BACK_S, SUMMARY_S
 
 PROCESSES_MAX = 512  # far more than cores: a number beyond is a slip
 EXIT_REPLACE = 75  # of a process that must be replaced, since functions in it can't be ended
+LEVELS = 3  # of stopping: as many signals mean something
 FIRST_PAUSE_S = 0.1
 PAUSE_S_MAX = 30.0
 STEADY_S = 10.0  # a process that lived so long had a good start: the next one is started at once
+GIVE_UP_S = 5.0  # what processes get at the third signal, to give their jobs back
 KILL_AFTER_S = CANCEL_S + GIVE_BACK_S + 5.0  # beyond what running jobs get: a process that is still there hangs
 
 
@@ -43,6 +46,7 @@ class Child:
         self.is_ready = asyncio.Event()
         self.counts: dict[str, int] = {}  # of the present process
         self._command = command
+        self._channel: socket.socket | None = None
 
     async def start(self) -> asyncio.Task[None]:
         """Start a process; gives the task that listens to it."""
@@ -59,6 +63,7 @@ class Child:
         finally:
             theirs.close()
         self.counts = {}
+        self._channel = ours
         return asyncio.get_running_loop().create_task(self._listen(ours))
 
     async def _listen(self, ours: socket.socket) -> None:
@@ -70,7 +75,16 @@ class Child:
                     self.is_ready.set()
                 self.counts = message.get("counts", self.counts)
         finally:
+            self._channel = None
             writer.close()
+
+    def stop_at(self, level: int) -> None:
+        """Stop the process, as `Worker.stop_at` does it."""
+        if level == 1:
+            self.send_signal(signal.SIGTERM)  # also one that doesn't listen yet
+        elif self._channel is not None:
+            with suppress(OSError):
+                self._channel.send(b"%d" % level)
 
     def send_signal(self, number: signal.Signals) -> None:
         """Pass a signal on, if the process is there."""
@@ -92,6 +106,7 @@ class Supervisor:
         self._reporter = Reporter(None, None)
         self._stops = 0
         self._stopping = asyncio.Event()
+        self._giving_up = asyncio.Event()
 
     async def run(self) -> int:
         """Run until stopped; gives the exit code."""
@@ -146,11 +161,13 @@ class Supervisor:
         process = child.process
         assert process is not None
         killing = asyncio.get_running_loop().create_task(self._kill_when_late(child))
+        giving_up = asyncio.get_running_loop().create_task(self._kill_after_giving_up(child))
         try:
             code = await process.wait()
             await listening
         finally:
             killing.cancel()
+            giving_up.cancel()
             listening.cancel()
         self._past.add(child.counts)
         child.counts = {}
@@ -161,13 +178,23 @@ class Supervisor:
         await asyncio.sleep(self._kill_after_s)
         child.send_signal(signal.SIGKILL)
 
+    async def _kill_after_giving_up(self, child: Child) -> None:
+        await self._giving_up.wait()
+        await asyncio.sleep(GIVE_UP_S)
+        child.send_signal(signal.SIGKILL)
+
     def _signalled(self, number: signal.Signals) -> None:
         self._stops += 1
         self._stopping.set()
-        what = {1: "Stopping", 2: "Stopping at once"}.get(self._stops, "Killing all processes")
+        if self._stops > LEVELS:
+            return
+        if self._stops == LEVELS:
+            self._giving_up.set()
+        kill = f"Killing all processes that have not given back their jobs within {GIVE_UP_S:g} s"
+        what = {1: "Stopping", 2: "Stopping at once"}.get(self._stops, kill)
         say("stopping", f"{number.name}: {what}.", signal=number.name)
         for child in self._children:
-            child.send_signal(signal.SIGTERM if self._stops <= 2 else signal.SIGKILL)
+            child.stop_at(self._stops)
 
     async def _sum_up(self) -> None:
         while True:

@@ -56,6 +56,8 @@ class Tasks(Runner):
     async def _run(self, held: Held) -> None:
         problem: BaseException | None = None
         held.began = began = perf_counter()
+        if not held.job.stored.has_begun:
+            held.settler.begun_since.append(held)
         if self._limit is not None:
             held.timer = self._loop.call_later(self._limit, self._overran, held, self._limit)
         try:

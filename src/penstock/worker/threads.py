@@ -95,6 +95,8 @@ class Threads(Runner):
 
     def _call(self, held: Held) -> BaseException | None:
         held.began = began = perf_counter()
+        if not held.job.stored.has_begun:
+            held.settler.begun_since.append(held)
         try:
             if self._on_start is not None and (rest := self._on_start(held.job)) is not None:
                 asyncio.run_coroutine_threadsafe(rest, self._loop).result()

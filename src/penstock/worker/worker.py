@@ -109,9 +109,10 @@ class Worker:
         )
         self._reporter = Reporter(on_done, on_error)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wishes = 0  # to stop: 1 gracefully, 2 at once
+        self._wishes = 0  # see stop_at
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
+        self._abandon = asyncio.Event()
 
     @property
     def summary(self) -> Summary:
@@ -127,13 +128,14 @@ class Worker:
 
         With `until_empty`, also until no queue has a job that is ready; those that wait for their time stay. With
         `signals`, SIGTERM and SIGINT stop it, and all other workers of the process that run with `signals`: the first
-        gracefully, the second at once. Only the main thread can do that.
+        gracefully, the second at once, the third without waiting for handlers that don't end when they are cancelled.
+        Only the main thread can do that.
         """
         if self._loop is not None:
             raise CallerError("this worker runs already")
         self._loop = asyncio.get_running_loop()
         self._reporter = Reporter(self._on_done, self._on_error)
-        self._stop, self._now = asyncio.Event(), asyncio.Event()
+        self._stop, self._now, self._abandon = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.is_stuck = False
         self._heed()
         try:
@@ -147,7 +149,11 @@ class Worker:
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more jobs, let the running ones end, and end. `now` gives back what runs. From any thread."""
-        self._wishes = max(self._wishes, 2 if now else 1)
+        self.stop_at(2 if now else 1)
+
+    def stop_at(self, level: int) -> None:
+        """Stop: 1 lets running handlers end, 2 cancels them, 3 gives their jobs back without waiting for their end."""
+        self._wishes = max(self._wishes, level)
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # the loop has been closed meanwhile
@@ -158,6 +164,8 @@ class Worker:
             self._stop.set()
         if self._wishes >= 2:
             self._now.set()
+        if self._wishes >= 3:
+            self._abandon.set()
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Store]:
@@ -194,7 +202,7 @@ class Worker:
             say("stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3))
 
     async def _wind_down(self, shift: Shift) -> None:
-        await shift.wind_down(self._stop_within, self._now)
+        await shift.wind_down(self._stop_within, self._now, self._abandon)
         await self._reporter.end_hooks(self._stop_within, self._now)
 
     def _queue(self, store: Store, name: str | Queue) -> Queue:
@@ -220,11 +228,12 @@ class Worker:
             self.stop()
 
     def signalled(self, number: signal.Signals) -> None:
-        """A signal to stop came: the first stops gracefully, the second at once."""
-        again = self._wishes >= 1
-        what = "Stopping at once" if again else f"Stopping; running jobs get {self._stop_within:g} s"
-        say("stopping", f"{number.name}: {what}.", signal=number.name)
-        self.stop(now=again)
+        """A signal to stop came: each stops at one level more (see `stop_at`)."""
+        level = min(self._wishes + 1, 3)
+        what = {1: f"Stopping; running jobs get {self._stop_within:g} s", 2: "Stopping at once"}
+        text = what.get(level, "Giving back all jobs, also those whose handlers don't end")
+        say("stopping", f"{number.name}: {text}.", signal=number.name)
+        self.stop_at(level)
 
 
 class _StopSignals:

@@ -288,9 +288,11 @@ def test_what_is_out_comes_back_in_time_also_if_the_clock_is_set_back(
     assert peeked(desk) == [b"body"]
 
 
-def test_states_of_earlier_versions_are_read(small: SimDisk) -> None:
+@pytest.mark.parametrize("size", [22, 26])
+def test_states_of_earlier_versions_are_read(small: SimDisk, size: int) -> None:
     before = start(small.process_crash()).broker.node.jobs.count
-    short = re.sub(rb"\$26\r\n(.{22}).{4}\r\n", rb"$22\r\n\1\r\n", small.content(STATES), flags=re.DOTALL)
+    longer = rb"\$28\r\n(.{%d}).{%d}\r\n" % (size, 28 - size)
+    short = re.sub(longer, rb"$%d\r\n\1\r\n" % size, small.content(STATES), flags=re.DOTALL)
     assert short != small.content(STATES)
     small.put(STATES, short)
     assert start(small).broker.node.jobs.count == before

@@ -96,8 +96,8 @@ async def test_a_job_that_ends_while_its_lease_is_made_longer_is_acked_with_the_
         extending = asyncio.Event()
         real = store.driver.extend
 
-        async def slow(queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
-            tokens = await real(queue, leases, leases_ms)
+        async def slow(queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], *more: Any) -> list[str | None]:
+            tokens = await real(queue, leases, leases_ms, *more)
             extending.set()
             await asyncio.sleep(1)  # the answer is on its way
             return tokens

@@ -202,7 +202,7 @@ async def test_a_task_that_was_made_and_has_not_begun_is_never_run() -> None:
         (job,) = await queue.reserve_many(1)
         ends: list[object] = []
         tasks = Tasks(_fail, 1, None, lambda held, problem: ends.append(problem), None, 0, print)
-        held = Held(job, Settler(queue, 30, print, print), 0)
+        held = Held(job, Settler(queue, 30, print, print, print), 0)
         tasks.start(held)
         assert tasks.cut(held, ValueError())
         await asyncio.sleep(1)

@@ -48,6 +48,7 @@ HANDLERS: dict[str, Handler] = {
     "qscan": queues.qscan,
     "jscan": queues.jscan,
     "acklease": leases.acklease,
+    "begin": leases.begin,
     "nacklease": leases.nacklease,
     "release": leases.release,
     "lease": leases.lease,

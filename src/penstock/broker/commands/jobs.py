@@ -15,7 +15,7 @@ from penstock.broker.core.acks import ack, ack_unknown
 from penstock.broker.core.adding import Terms
 from penstock.broker.core.blocking import ask_others, fetch_many, wait
 from penstock.broker.core.ids import is_job_id
-from penstock.broker.core.jobs import GONE, Job
+from penstock.broker.core.jobs import AHEAD, GONE, Job, tries_before
 from penstock.broker.core.queues import PAUSED_OUT
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.registry import PAGE_MASK
@@ -34,6 +34,9 @@ TTL_S_MAX: Final = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit uni
 TERMS_KEPT_MAX: Final = 1024  # parsed option lists kept; clients use a handful
 TERMS_BYTES_MAX: Final = 256  # longer ones aren't kept: behind a NUL a number may have half a gigabyte
 RUN_MAX: Final = 100  # requests of a pipeline that are run as one: enough to share the cost, few enough to check memory
+# Which counters a job is replied with: how many pairs of name and value.
+COUNTERS: Final = 2
+COUNTERS_AND_TRIES: Final = 4
 BAD_ID: Final = ("BADID", "Invalid Job ID format.")
 
 # Option -> (attribute, least, most, what to say otherwise)
@@ -139,12 +142,12 @@ def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 
 def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms] FROM queue [queue ...]."""
+    """GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms [BEGIN n]] FROM queue [queue ...]."""
     ran, reply = getjob_run(broker, client, [args], 0)
     if ran:
         return reply
     node = broker.node
-    nohang, counters, ctime, timeout_ms, count, lease_ms = False, False, False, 0, 1, 0
+    nohang, counters, ctime, timeout_ms, count, lease_ms, begin_max = False, 0, False, 0, 1, 0, delivery.ALL
     at = 1
     while True:
         word = args[at].upper() if at < len(args) else b""
@@ -154,7 +157,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         if word == b"NOHANG":
             nohang = True
         elif word == b"WITHCOUNTERS":
-            counters = True
+            counters = max(counters, COUNTERS)
         elif word == b"WITHCTIME":
             ctime = True
         elif word == b"TIMEOUT" and value is not None:
@@ -168,23 +171,36 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         elif word == b"LEASE" and value is not None:
             lease_ms = max(1, duration_argument(value, "LEASE", LEASE_MS_MAX))
             at += 1
+        elif word == b"BEGIN" and value is not None:
+            begin_max = _begin_argument(value)
+            counters = COUNTERS_AND_TRIES
+            at += 1
         else:
             raise Refused(*SYNTAX_ERROR)
         at += 1
     names = args[at + 1 :]
-    if not names:
+    if not names or (counters == COUNTERS_AND_TRIES and not lease_ms):
         raise Refused(*SYNTAX_ERROR)
-    jobs = fetch_many(node, names, count, lease_ms)
+    jobs = fetch_many(node, names, count, lease_ms, begin_max)
     if jobs:
         client.hand(jobs)
         return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms, ctime) for job in jobs]))
     if nohang:
         ask_others(node, names)
         return client.null_array
-    waiter = Waiter(client, counters, lease_ms, ctime)
+    waiter = Waiter(client, counters, lease_ms, ctime, begin_max)
     wait(node, waiter, names, timeout_ms)
     client.waiter = waiter
     return None
+
+
+def _begin_argument(value: bytes) -> int:
+    if value.upper() == b"ALL":
+        return delivery.ALL
+    begin_max = to_integer(value)
+    if begin_max is None or begin_max < 0:
+        raise Refused("ERR", "BEGIN must be a number of jobs, or ALL")
+    return begin_max
 
 
 def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: int) -> tuple[int, bytes]:
@@ -202,21 +218,23 @@ def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: 
         wanted += 1
     jobs = delivery.fetch(broker.node, queue, wanted)
     client.hand(jobs)
-    return len(jobs), b"".join([b"*1\r\n" + shape_job(job, False, 0) for job in jobs])
+    return len(jobs), b"".join([b"*1\r\n" + shape_job(job, 0, 0) for job in jobs])
 
 
-def shape_job(job: Job, counters: bool, lease_ms: int, ctime: bool = False) -> bytes:
+def shape_job(job: Job, counters: int, lease_ms: int, ctime: bool = False) -> bytes:
     """Give a job as GETJOB replies it."""
     name, body = job.queue, job.body
     if not counters and not lease_ms and not ctime:
         return b"*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, job.id, len(body), body)
-    size = 3 + (1 if lease_ms else 0) + (4 if counters else 0) + (2 if ctime else 0)
+    size = 3 + (1 if lease_ms else 0) + 2 * counters + (2 if ctime else 0)
     reply = b"*%d\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (size, len(name), name, job.id, len(body), body)
     if lease_ms:
         token = b"%d" % job.token
         reply += b"$%d\r\n%b\r\n" % (len(token), token)
     if counters:
         reply += b"$5\r\nnacks\r\n:%d\r\n$21\r\nadditional-deliveries\r\n:%d\r\n" % (job.nacks, job.deliveries)
+    if counters == COUNTERS_AND_TRIES:
+        reply += b"$5\r\ntries\r\n:%d\r\n$5\r\nbegun\r\n:%d\r\n" % (tries_before(job), not job.flags & AHEAD)
     if ctime:
         reply += b"$5\r\nctime\r\n:%d\r\n" % job.ctime
     return reply

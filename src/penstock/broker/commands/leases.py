@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, to_integer
-from penstock.broker.commands.jobs import BAD_ID, shape_job
+from penstock.broker.commands.jobs import BAD_ID, COUNTERS, shape_job
 from penstock.broker.core import leases
 from penstock.broker.core.blocking import ask_others
 from penstock.broker.core.ids import is_job_id
@@ -40,9 +40,19 @@ def _statuses(words: list[str]) -> bytes:
 
 
 def acklease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """ACKLEASE id token [id token ...]."""
+    """ACKLEASE id token [id token ...] [BEGIN id token [id token ...]]."""
     node = broker.node
-    return _statuses([leases.ack_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
+    end = args.index(b"BEGIN") if b"BEGIN" in args else len(args)
+    ended, begun = _pairs(args[1:end]), _pairs(args[end + 1 :])
+    for job_id, token in begun:
+        leases.begin_lease(node, job_id, token)
+    return _statuses([leases.ack_lease(node, job_id, token) for job_id, token in ended])
+
+
+def begin(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """BEGIN id token [id token ...]."""
+    node = broker.node
+    return _statuses([leases.begin_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
 
 
 def nacklease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -67,7 +77,7 @@ def lease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     waiting = {job_id for job_id, _ in pairs if leases.is_waiting(node, job_id)}
     jobs = [leases.lease_one(node, job_id, token, lease_ms) for job_id, token in pairs]
     client.hand([job for job in jobs if job is not None and job.id in waiting])
-    rows = [client.null_array if job is None else shape_job(job, True, lease_ms) for job in jobs]
+    rows = [client.null_array if job is None else shape_job(job, COUNTERS, lease_ms) for job in jobs]
     return b"*%d\r\n%b" % (len(rows), b"".join(rows))
 
 

@@ -10,7 +10,7 @@ from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, in
 from penstock.broker.commands.jobs import find_jobs
 from penstock.broker.core.acks import is_dummy
 from penstock.broker.core.blocking import set_pause
-from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_given_back, is_out
+from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_given_back, is_out, tries_before
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
@@ -39,6 +39,7 @@ SHOW_FIELDS = (
     b"next-requeue-within",
     b"next-awake-within",
     b"body",
+    b"tries",
 )
 
 
@@ -133,6 +134,7 @@ def _facts(node: Node, job: Job) -> list[Value]:
         max(0, job.requeue_at - node.now_ms) if job.requeue_at else None,
         max(0, job.wake_at - node.now_ms) if job.wake_at else None,
         job.body if known else None,
+        tries_before(job),
     ]
 
 

@@ -116,11 +116,15 @@ _ORIGINAL = (
       " counted in QSTAT and INFO. TTL is 86400, one day, unless given, and at most 2147483647, 68 years. RETRY is"
       " 300, or a tenth of TTL if that is less."), "the job's id", _ADD_ERRORS),
     ("getjob", -2, "write fast", "jobs",
-     "GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms] FROM queue [queue ...]",
-     "Take jobs, waiting for one if there is none. With LEASE they are yours for ms, under a token.",
+     ("GETJOB [NOHANG] [TIMEOUT ms] [COUNT n] [WITHCOUNTERS] [WITHCTIME] [LEASE ms [BEGIN n|ALL]]"
+      " FROM queue [queue ...]"),
+     ("Take jobs, waiting for one if there is none. With LEASE they are yours for ms, under a token. With BEGIN n, work"
+      " on the first n of them begins at once, but for jobs that were queued before: only these are a try."),
      ("array of [queue, id, body], with LEASE [queue, id, body, token]; WITHCOUNTERS adds nacks and"
-      " additional-deliveries, WITHCTIME ctime; nil if there is none"),
-     (_SYNTAX, "ERR COUNT must be a number greater than zero", *_TIMEOUT, _LEAVING)),
+      " additional-deliveries, BEGIN these and tries (earlier leases under which work began) and begun (1 or 0),"
+      " WITHCTIME ctime; nil if there is none"),
+     (_SYNTAX, "ERR COUNT must be a number greater than zero", "ERR BEGIN must be a number of jobs, or ALL", *_TIMEOUT,
+      _LEAVING)),
     ("fastack", -1, "write fast", "jobs", "FASTACK id [id ...]",
      "Acknowledge with one message instead of two rounds: cheaper, more duplicates when nodes fail.",
      "integer: jobs deleted here", (_BAD_ID,)),
@@ -184,9 +188,13 @@ _EXTENSIONS = (
       " BODIES body [body ...]"),
      "Add many jobs in one command; everything after BODIES is a body.",
      "array of ids, in the order of the bodies", _ADD_ERRORS),
-    ("acklease", -3, "write fast", "jobs", "ACKLEASE id token [id token ...]",
-     "Acknowledge jobs you hold under a lease; one you no longer hold is left alone.", _STATUSES,
+    ("acklease", -3, "write fast", "jobs", "ACKLEASE id token [id token ...] [BEGIN id token [id token ...]]",
+     ("Acknowledge jobs you hold under a lease; one you no longer hold is left alone. With BEGIN, work on other jobs"
+      " has begun: as the command BEGIN, without statuses."), _STATUSES,
      (_BAD_ID, _SYNTAX)),
+    ("begin", -3, "write fast", "jobs", "BEGIN id token [id token ...]",
+     ("Begin to work on jobs that you took ahead, with GETJOB BEGIN: from now on the delivery counts as a try, also if"
+      " the lease ends."), _STATUSES, (_BAD_ID, _SYNTAX)),
     ("nacklease", -4, "write denyoom fast", "jobs", "NACKLEASE ms id token [id token ...]",
      "Give jobs you hold under a lease back to their queue after ms.", _STATUSES,
      (_BAD_ID, _SYNTAX, _NUMBER)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
-from penstock.broker.core.delivery import fetch, unfetch, wake
+from penstock.broker.core.delivery import ALL, fetch, unfetch, wake
 from penstock.broker.core.eviction import IDLE_MS, is_idle
 from penstock.broker.core.exchange import Exchange
 from penstock.broker.core.federation import (
@@ -34,20 +34,21 @@ from penstock.wire import bus
 WAKES_MAX: Final = 1000  # timers handled in one go: a few milliseconds, then clients have their turn
 
 
-def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int) -> list[Job]:
+def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int, begin_max: int = ALL) -> list[Job]:
     """Take up to so many jobs, one from each queue in turn."""
     queues = [node.queue(name) for name in names]
     jobs: list[Job] = []
     if len(queues) == 1:
         if queues[0].length and not queues[0].pause & PAUSED_OUT:
-            jobs = fetch(node, queues[0], count, lease_ms)
+            jobs = fetch(node, queues[0], count, lease_ms, begin_max)
     else:
         before = -1
         while before < len(jobs) < count:
             before = len(jobs)
             for queue in queues:
                 if queue.length and not queue.pause & PAUSED_OUT and len(jobs) < count:
-                    jobs += fetch(node, queue, 1, lease_ms)
+                    rest = begin_max if begin_max < 0 else max(0, begin_max - len(jobs))
+                    jobs += fetch(node, queue, 1, lease_ms, rest)
     return jobs
 
 
@@ -101,7 +102,7 @@ def serve_ready(node: Node) -> None:
         del node.ready[queue]
         while queue.waiters and queue.length and not queue.pause & PAUSED_OUT:
             waiter = next(iter(queue.waiters))
-            (job,) = fetch(node, queue, 1, waiter.lease_ms)
+            (job,) = fetch(node, queue, 1, waiter.lease_ms, waiter.begin_max)
             leave(node, waiter, BUSY_MS)
             node.port.answer(waiter, job)
         if queue.exchange is not None:

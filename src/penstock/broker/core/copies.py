@@ -78,6 +78,11 @@ def message_record(node: Node, job: Job) -> bytes:
     return template % (job.id, job.ctime.to_bytes(8, "little"), job.body)
 
 
+def copy_flags(job: Job) -> int:
+    """Return the flags of a message with a copy of a job: its tries, where there are any."""
+    return bus.tries_flags(job.tries) if job.tries else 0
+
+
 def read_copies(node: Node, message: bus.Message) -> list[Copy]:
     """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read."""
     forms = node.forms

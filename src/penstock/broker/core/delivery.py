@@ -14,6 +14,7 @@ from penstock.broker.core.acks import collect
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
+    AHEAD,
     BCAST_QUEUED,
     BCAST_WILLQUEUE,
     COUNTER_MASK,
@@ -25,8 +26,10 @@ from penstock.broker.core.jobs import (
     RETURNING,
     Job,
     Rules,
+    begin,
     is_given_back,
     is_out,
+    tries_before,
 )
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.outbox import tell_holders
@@ -36,6 +39,7 @@ from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
+ALL: Final = -1
 WARN_MS: Final = 500  # other holders hear of a requeue this long before it
 
 
@@ -147,15 +151,22 @@ def dequeue(node: Node, job: Job) -> bool:
     return True
 
 
-def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0) -> list[Job]:
-    """Take the next jobs of a queue for a client, with a lease if it asked for one."""
+def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0, begin_max: int = ALL) -> list[Job]:
+    """Take the next jobs of a queue for a client, with a lease if it asked for one.
+
+    Work on the first `begin_max` of them begins at once, but for those that were queued before; or on all of them.
+    """
     jobs = queue.take(most)
     if jobs:
         queue.accessed_ms = node.now_ms
         queue.jobs_out += len(jobs)
     if lease_ms:
-        for job in jobs:
+        for place, job in enumerate(jobs):
             job.token = node.new_token()
+            if begin_max < 0 or (place < begin_max and not job.deliveries):
+                begin(job)
+            else:
+                job.flags |= AHEAD
             lease(node, job, lease_ms)
     if queue.exchange is not None and not queue.length:
         node.ready[queue] = None  # more may be had from other nodes
@@ -174,12 +185,13 @@ def unfetch(node: Node, job: Job) -> bool:
     job.state = QUEUED
     job.flags &= ~OUT if job.rules.retry_s else ~(OUT | DELIVERED)
     if job.token:
+        job.tries = tries_before(job)
         end_lease(node, job)
         job.requeue_at = 0
         if job.rules.retry_s:  # others wait for the end of the lease
             job.flags |= BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
-            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered)
+            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.tries_flags(job.tries))
         schedule(node, job)
     queue = node.queue(job.queue)
     queue.insert(job)
@@ -200,7 +212,7 @@ def lease(node: Node, job: Job, lease_ms: int) -> None:
     job.flags |= OUT  # which went when the last one was about to end
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
-        tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, lease_ms)
+        tell_holders(node, bus.WORKING, job.id, job.holders.delivered, bus.tries_flags(job.tries), lease_ms)
     schedule(node, job)
 
 

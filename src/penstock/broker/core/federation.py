@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.copies import message_record, read_copies
+from penstock.broker.core.copies import copy_flags, message_record, read_copies
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.exchange import EXCHANGE_BYTES, Exchange, Guests, Want
 from penstock.broker.core.jobs import (
@@ -52,7 +52,7 @@ from penstock.broker.core.membership import LINKED, UNREACHABLE, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.broker.core.removal import end_replication, remove
-from penstock.broker.core.replication import alike, join_holders, register_copy
+from penstock.broker.core.replication import join_holders, note_copies, register_copy
 from penstock.wire import bus
 
 BUSY_MS: Final = 500  # a client that got a job, or asked without waiting, is expected back within this time
@@ -407,7 +407,7 @@ def _give(node: Node, queue: Queue, peer: Peer, jobs: list[Job], flags: int = 0)
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
-        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), flags)
+        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), flags | copy_flags(job))
         if not job.rules.retry_s:
             remove(node, job)
     if kept and node.journal is not None:
@@ -474,7 +474,7 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         if job is None:
             if not copy.kind.rules.retry_s and not is_new:
                 continue  # it came twice, and may be delivered once only
-            job = register_copy(node, copy, 0)
+            job = register_copy(node, copy, message.flags & ~bus.QUEUE_IT)
             fresh.append(job)
         elif job.state == WAIT_REPL and not copy.kind.rules.retry_s:
             end_replication(node, job)  # it went to another node to be queued there, and comes back to who waits here
@@ -483,20 +483,21 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
             fresh.append(job)
         else:
             join_holders(node, job, copy.kind.nodes)
+            job.tries = max(job.tries, bus.tries_of(message.flags))
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue
         if _is_nacked(job, copy.kind.nacks):
             job.nacks = copy.kind.nacks
         elif job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
-            node.outbox.tell(bus.WORKING, peer.alone, job.id, job.requeue_at - node.now_ms)
+            left_ms = job.requeue_at - node.now_ms
+            node.outbox.tell(bus.WORKING, peer.alone, job.id, left_ms, bus.tries_flags(job.tries))
             continue
         job.flags &= ~BCAST_QUEUED
         if enqueue(node, job):
             imported.setdefault(node.queue(job.queue), []).append(job)
     if fresh and node.journal is not None:
-        for group in alike(fresh):
-            node.journal.added(group)
+        note_copies(node, fresh)
     if is_returned:
         return
     for name, count in sent.items():

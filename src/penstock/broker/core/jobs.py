@@ -37,6 +37,7 @@ STORED_FLAGS: Final = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
 LISTED: Final = 8  # an entry of its queue's order still points here, valid or not
 OUT: Final = 32  # with a client of this node, whose time isn't over
 GIVEN: Final = 128  # with another node, for whose clients the same holds
+AHEAD: Final = 512  # leased to a client that has not begun to work on it: no try yet
 RETURNING: Final = 64  # given back with a delay: others hear when it is queued
 IMPORTED: Final = 256  # given by another node, and not fetched yet: it may go back (core.federation)
 ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
@@ -98,6 +99,7 @@ class Job(Timed):
         "rules",
         "state",
         "token",
+        "tries",
     )
 
     def __init__(
@@ -127,6 +129,7 @@ class Job(Timed):
         self.wake_at = wake_at  # set here and not by Timed, whose call would cost more than the store
         self.nacks = 0
         self.deliveries = 0
+        self.tries = 0  # leases under which work on it began; see `begin`
         self.token = 0  # of the lease it is out with; 0 = fetched without one
         self.claim: Claim | None = None
 
@@ -139,6 +142,23 @@ def is_given_back(job: Job) -> bool:
 def is_out(job: Job) -> bool:
     """Whether a client of this node has a job."""
     return job.state == ACTIVE and bool(job.token or (job.flags & OUT and not is_given_back(job)))
+
+
+def tries_before(job: Job) -> int:
+    """Return how many deliveries of a job came before the present lease.
+
+    The original's counters can't tell: `nacks` leaves out workers that died, and `deliveries` grows also when a node
+    queues a job that another one had queued, which nobody was given. A client without leases counts once it nacks.
+    """
+    if job.token and not job.flags & AHEAD:
+        return max(job.tries - 1, 0)
+    return max(job.tries, job.nacks)
+
+
+def begin(job: Job) -> None:
+    """Count a try: work on a job begins under its present lease."""
+    job.flags &= ~AHEAD
+    job.tries = min(max(job.tries, job.nacks) + 1, COUNTER_MASK)
 
 
 # What a job takes in this process beside its body: the record, its id, the header of its body, its stamps, and its

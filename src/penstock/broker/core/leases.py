@@ -11,7 +11,7 @@ from typing import Final
 from penstock.broker.core.acks import ack
 from penstock.broker.core.blocking import fetch_many
 from penstock.broker.core.delivery import lease, nack_after, unfetch
-from penstock.broker.core.jobs import ACTIVE, DELIVERED, OUT, QUEUED, Job
+from penstock.broker.core.jobs import ACTIVE, AHEAD, DELIVERED, OUT, QUEUED, Job, begin
 from penstock.broker.core.node import Node
 from penstock.broker.core.tokens import holds, join_claim
 
@@ -38,7 +38,24 @@ def ack_lease(node: Node, job_id: bytes, token: int) -> str:
 
 def nack_lease(node: Node, job_id: bytes, token: int, after_ms: int) -> str:
     """Give a job back that this token holds, to be delivered again after a time."""
-    return _if_held(node, job_id, token, lambda job: nack_after(node, job, after_ms))
+    return _if_held(node, job_id, token, lambda job: _nack(node, job, after_ms))
+
+
+def _nack(node: Node, job: Job, after_ms: int) -> bool:
+    if job.flags & AHEAD:
+        begin(job)  # who gives a job back had begun to work on it
+    return nack_after(node, job, after_ms)
+
+
+def begin_lease(node: Node, job_id: bytes, token: int) -> str:
+    """Count a try of a job that this token holds: work on it begins. The second time changes nothing."""
+    return _if_held(node, job_id, token, lambda job: _begin(node, job))
+
+
+def _begin(node: Node, job: Job) -> None:
+    if job.flags & AHEAD:
+        begin(job)
+        _extend(node, job, max(1, job.requeue_at - node.now_ms))
 
 
 def extend_lease(node: Node, job_id: bytes, token: int, lease_ms: int) -> str:
@@ -65,7 +82,7 @@ def is_waiting(node: Node, job_id: bytes) -> bool:
 def lease_one(node: Node, job_id: bytes, token: int, lease_ms: int) -> Job | None:
     """Lease a job by its id, with a new token: one that waits in its queue, or one that this token holds.
 
-    None for any other. It is how the jobs of a batch are taken up again, and no others in their place.
+    None for any other. It is how the jobs of a batch are taken up again, and no others in their place. That is no try.
     """
     job = node.jobs.get(job_id)
     if job is None or not (job.state == QUEUED or holds(job, token)):
@@ -73,7 +90,7 @@ def lease_one(node: Node, job_id: bytes, token: int, lease_ms: int) -> Job | Non
     if job.state == QUEUED:
         queue = node.queue(job.queue)
         job.state = ACTIVE
-        job.flags |= DELIVERED | OUT
+        job.flags |= DELIVERED | OUT | AHEAD
         queue.drop()
         queue.accessed_ms = node.now_ms
         queue.jobs_out += 1

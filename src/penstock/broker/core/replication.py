@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
-from penstock.broker.core.copies import Copy, message_record, read_copies
+from penstock.broker.core.copies import Copy, copy_flags, message_record, read_copies
 from penstock.broker.core.delivery import enqueue, place_new, schedule
 from penstock.broker.core.jobs import (
     ACKED,
@@ -88,7 +88,7 @@ def give_to_original(node: Node, jobs: list[Job]) -> bool:
     whom = frozenset(node.choose(1, frozenset()))
     for job in jobs:
         job.holders = node.held_by(whom)
-        node.outbox.give(bus.YOURJOBS, whom, message_record(node, job))
+        node.outbox.give(bus.YOURJOBS, whom, message_record(node, job), copy_flags(job))
     return True
 
 
@@ -118,7 +118,7 @@ def _is_once(addition: Addition) -> bool:
 def _send(node: Node, addition: Addition, whom: frozenset[bytes], flags: int) -> None:
     for job in addition.jobs:
         if job.state == WAIT_REPL:
-            node.outbox.give(bus.REPLJOB, whom, message_record(node, job), flags)
+            node.outbox.give(bus.REPLJOB, whom, message_record(node, job), flags | copy_flags(job))
             if flags & bus.QUEUE_IT and whom and addition.is_handover and node.journal is not None:
                 node.journal.removed(job.id)  # it is theirs from now on: with us it must not come back
 
@@ -284,6 +284,7 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
         job = node.jobs.get(copy.id)
         if job is not None:
             join_holders(node, job, copy.kind.nodes)
+            job.tries = max(job.tries, bus.tries_of(message.flags))
             if job.state == ACKED:
                 node.outbox.tell(bus.SETACK, peer.alone, job.id, len(job.holders.delivered), 0, job.holders.delivered)
                 continue
@@ -299,8 +300,17 @@ def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
         if not message.flags & bus.NOREPLY:
             node.outbox.tell(bus.GOTJOB, peer.alone, copy.id)
     if fresh and node.journal is not None:
-        for group in alike(fresh):
-            node.journal.added(group)
+        note_copies(node, fresh)
+
+
+def note_copies(node: Node, jobs: list[Job]) -> None:
+    """Write copies down that have come."""
+    assert node.journal is not None
+    for group in alike(jobs):
+        node.journal.added(group)
+    for job in jobs:
+        if job.tries:
+            node.journal.changed(job)
 
 
 def alike(jobs: list[Job]) -> list[list[Job]]:
@@ -329,6 +339,7 @@ def register_copy(node: Node, copy: Copy, flags: int) -> Job:
     rules = kind.rules
     job = Job(copy.id, kind.queue, copy.body, rules, copy.ctime, now_ms + copy.left_s * 1000, kind.holders)
     job.nacks, job.deliveries = kind.nacks, kind.deliveries
+    job.tries = max(0, bus.tries_of(flags))
     job.flags = kind.flags | BCAST_QUEUED
     if rules.retry_s:
         job.flags |= BCAST_WILLQUEUE

@@ -69,7 +69,7 @@ def heard_willqueue(
         if job.state == QUEUED:
             tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
         elif job.flags & (OUT | GIVEN) and left_ms > 0 and peer.abilities & bus.CAN_MANY:
-            node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms)
+            node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms, bus.tries_flags(job.tries))
         elif left_ms <= 2 * WARN_MS and gives_way(job_id, node.cluster.my_id, peer.id):
             _put_off(node, job, job.rules.retry_ms, True)  # we are about to do the same
 
@@ -86,6 +86,9 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             job.flags &= ~(OUT | GIVEN)  # whoever had it gave it back there: no reason to refuse it, nor a lease
         elif flags & bus.INCR_DELIVERIES:
             job.deliveries = (job.deliveries + 1) & COUNTER_MASK
+        tries = bus.tries_of(flags)
+        if tries >= 0 and not job.token:
+            job.tries = tries  # a fetch that was undone there
         if job.token and job.state == ACTIVE and not job.flags & OUT:
             _lose_lease(node, job)
         give_way = job.state != QUEUED or gives_way(job_id, node.cluster.my_id, peer.id)
@@ -105,7 +108,14 @@ def heard_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None,
         job = _find(node, peer, job_id)
         if job is not None:
             join_holders(node, job, frozenset(nodes or peer.alone))  # one that hands it over may hold it no more
+            tries = bus.tries_of(flags)
+            is_again = tries > max(job.tries, 1)
+            job.tries = max(job.tries, tries)
             _put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)
+            # A first delivery isn't written down here: most end well, and a write for each would cost as much as the
+            # job.
+            if is_again and node.journal is not None:
+                node.journal.changed(job)
 
 
 def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:

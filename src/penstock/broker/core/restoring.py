@@ -22,6 +22,7 @@ from penstock.broker.core.delivery import WARN_MS, enqueue, schedule
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
+    AHEAD,
     BCAST_QUEUED,
     BCAST_WILLQUEUE,
     DELIVERED,
@@ -45,7 +46,7 @@ KINDS_MAX: Final = 4096  # kinds of records remembered; beyond that the collecti
 class Change:
     """The last known state of a job, from the record of deliveries."""
 
-    __slots__ = ("claim_key", "deliveries", "flags", "left_ms", "nacks", "requeue_wall_ms", "state", "token")
+    __slots__ = ("claim_key", "deliveries", "flags", "left_ms", "nacks", "requeue_wall_ms", "state", "token", "tries")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Change:
         requeue_wall_ms: int,
         token: int,
         left_ms: int,
+        tries: int,
         claim_key: bytes,
     ) -> None:
         self.state = state
@@ -65,6 +67,7 @@ class Change:
         self.requeue_wall_ms = requeue_wall_ms  # 0 = never
         self.token = token
         self.left_ms = left_ms  # until the requeue time, when this was written
+        self.tries = tries
         self.claim_key = claim_key
 
 
@@ -144,6 +147,7 @@ class Restorer:
             job.flags = change.flags & STORED_FLAGS
             job.nacks = change.nacks
             job.deliveries = change.deliveries
+            job.tries = change.tries
         if job_id[2:10] == self._my_prefix:
             node.seen_ctime(ctime)
         page[job_id] = job
@@ -220,6 +224,7 @@ class Restorer:
                 return
             if change.token and job.requeue_at > node.now_ms:
                 job.token = change.token
+                job.flags |= change.flags & AHEAD
                 if change.claim_key:
                     join_claim(node, change.claim_key, job)
         elif job.rules.delay_s and not job.flags & BCAST_QUEUED:

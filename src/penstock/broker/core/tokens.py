@@ -4,6 +4,10 @@ A plain fetch leaves the requeue clock running from the queueing, and its ack is
 clock at the delivery, for as long as the client asked, and comes with a token. The token is good until the job is
 queued again for any reason; after that it is stale, and whoever shows it is told so and changes nothing.
 
+A lease counts as a try (`Job.tries`) from when work on the job begins: at the delivery, or, for a client that takes
+jobs ahead, when that says so. The other holders hear the number with WORKING. A job that nobody worked on has no tries,
+whatever nodes have queued it.
+
 A claim is a lease on many jobs under one key, chosen by the client. The same key gives the same jobs again, with a
 fresh lease, also after the client died or the node restarted, until they are acked or their lease ends.
 """
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.core.jobs import ACTIVE, Job
+from penstock.broker.core.jobs import ACTIVE, AHEAD, Job
 
 if TYPE_CHECKING:
     from penstock.broker.core.node import Node
@@ -36,6 +40,7 @@ class Claim:
 def end_lease(node: Node, job: Job) -> None:
     """Make a job's token stale, and take it out of its claim."""
     job.token = 0
+    job.flags &= ~AHEAD
     claim = job.claim
     if claim is not None:
         job.claim = None

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 class Waiter(Timed):
     """One client that waits for a job: on which queues, until when, and how it wants it."""
 
-    __slots__ = ("client", "counters", "ctime", "lease_ms", "queues")
+    __slots__ = ("begin_max", "client", "counters", "ctime", "lease_ms", "queues")
 
-    def __init__(self, client: object, counters: bool, lease_ms: int, ctime: bool) -> None:
+    def __init__(self, client: object, counters: int, lease_ms: int, ctime: bool, begin_max: int) -> None:
         super().__init__(0)
         self.client = client
-        self.counters = counters
+        self.counters = counters  # which it is told (commands.jobs)
         self.ctime = ctime
         self.lease_ms = lease_ms
+        self.begin_max = begin_max  # of the jobs that it gets, on how many work begins at once; below 0: on all
         self.queues: tuple[Queue, ...] = ()
 
 

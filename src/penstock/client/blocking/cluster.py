@@ -204,12 +204,14 @@ class ClusterClient(Looking):
         counters: bool = False,
         lease: float | None = None,
         created: bool = False,
+        begin: int | None = None,
     ) -> list[Job]:
         """Take up to `count` jobs, waiting for one if there is none: `timeout` seconds, or forever.
 
-        With `lease` they are yours for so long, under a token. None in time: an empty list. If the link breaks the
-        fetch is made again; a job that was on its way then comes back by itself after its lease or retry time.
-        `counters` and `created` ask for more fields of each job.
+        With `lease` they are yours for so long, under a token. With `begin`, work on that many of them begins at once,
+        or on all if it is below 0, and each has its `tries`; only our nodes know it. None in time: an empty list. If
+        the link breaks the fetch is made again; a job that was on its way then comes back by itself after its lease or
+        retry time. `counters` and `created` ask for more fields of each job.
         """
         names = requests.queue_names(queues)
         lease_ms = None if lease is None else milliseconds(lease, "lease")
@@ -220,7 +222,7 @@ class ClusterClient(Looking):
         while True:
             now = clock()
             until = None if nohang or end <= now else min(end, now + settings.wait_round)
-            fetch = Fetch(names, until, count, counters, lease_ms, created)
+            fetch = Fetch(names, until, count, counters, lease_ms, created, begin)
             route, (reply,) = self._run(fetch)
             if isinstance(reply, ReplyError):
                 raise refined(reply)

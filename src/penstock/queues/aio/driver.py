@@ -6,7 +6,12 @@ dead-letter limits or coalescing: `queue` does that for all of them. Rules that 
 1. The store's clock rules. Times are unix milliseconds of the server, plus `shift_ms`, which tests move.
 2. A lease's token is a text that the store can check: no lease has the token of an earlier one of the same job.
    What a stale token asks for changes nothing, and is answered with False or None.
-3. A job that is over its lease is ready again, for everybody, and its `tries` has grown by one when it is handed out.
+3. A job whose lease ran out is ready again, for everybody. When it is handed out, its `tries` has grown by one if work
+   on it had begun under that lease; if not, `unbegun` has grown by one in place of it. A lease begins at the reserve,
+   unless the caller says how many of the jobs begin at once: then the first ones do, but for those that come back from
+   a lease that ran out. The others begin when `ack` or `extend` says so. To begin doesn't change a token. `unbegun`
+   counts leases in a row: it is 0 again once a lease has begun, or the job was given back. A nack always counts as a
+   try.
 4. Calls take lists and answer lists, an entry for each, in order.
 5. Cancelling a call, or losing the connection under it, never loses a job that the server kept: it stays, or it comes
    back when its lease is over. The errors are `ConnectionLost` where nothing can have been done (or where to do it
@@ -154,16 +159,21 @@ class Driver:
         """Undo a pop: jobs that nobody was given return with their id, time and tries."""
         raise NotImplementedError
 
-    async def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        """Lease up to `count` ready jobs, oldest maturity first, each with a token."""
+    async def reserve(
+        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
+    ) -> list[StoredJob]:
+        """Lease up to `count` ready jobs, oldest maturity first, each with a token.
+
+        Work on the first `begin` of them begins at once (see rule 3); None: on all of them.
+        """
         raise NotImplementedError
 
     async def release(self, queue: str, leases: Sequence[Lease]) -> None:
         """Undo a reserve: jobs that nobody was given are ready again, and no try is counted."""
         raise NotImplementedError
 
-    async def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
-        """End jobs."""
+    async def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
+        """End jobs. Work on those of `begun`, which are others, has begun."""
         raise NotImplementedError
 
     async def nack(
@@ -172,8 +182,13 @@ class Driver:
         """Give jobs back; each is ready after its delay, with one try more."""
         raise NotImplementedError
 
-    async def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
-        """Make leases end so long from now; gives the new tokens."""
+    async def extend(
+        self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
+    ) -> list[str | None]:
+        """Let leases end at a time from now; return the new tokens.
+
+        `begun` has an entry for each: whether work on the job has begun. Without entries, that stays as it is.
+        """
         raise NotImplementedError
 
     async def move(

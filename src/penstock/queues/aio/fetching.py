@@ -36,7 +36,7 @@ class Source(Protocol):
     poll_s: float
     watch_s: float | None
 
-    async def fetch(self, count: int, wait_ms: int) -> list[StoredJob]: ...
+    async def fetch(self, count: int, wait_ms: int, begin: int | None) -> list[StoredJob]: ...
     async def give_back(self, jobs: list[StoredJob]) -> None: ...
     async def seconds_to_next(self) -> float | None: ...
     async def has_news(self) -> bool: ...
@@ -46,10 +46,11 @@ class Source(Protocol):
 class _Request:
     """One caller that waits."""
 
-    __slots__ = ("count", "deadline", "future", "label", "name", "since")
+    __slots__ = ("begin", "count", "deadline", "future", "label", "name", "since")
 
-    def __init__(self, count: int, deadline: float | None, label: object, name: str | None) -> None:
+    def __init__(self, count: int, begin: int | None, deadline: float | None, label: object, name: str | None) -> None:
         self.count = count
+        self.begin = begin  # how many of these jobs begin at once; None: all
         self.name = name
         self.since = time.time()
         self.deadline = deadline  # by the loop's clock; None waits for ever
@@ -89,11 +90,16 @@ class Fetcher:
         self._bell.set()
 
     async def get(
-        self, count: int, timeout: float | None, label: object = None, name: str | None = None
+        self,
+        count: int,
+        timeout: float | None,
+        label: object = None,
+        name: str | None = None,
+        begin: int | None = None,
     ) -> list[StoredJob]:
         """One to `count` jobs, or none when the time is over."""
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        request = _Request(count, deadline, label, name)
+        request = _Request(count, begin, deadline, label, name)
         self._requests.append(request)
         self._bell.set()
         if self._pump is None:
@@ -159,7 +165,7 @@ class Fetcher:
         try:
             await self._ear.open()
             if not await self._source.is_paused():
-                jobs = await self._source.fetch(wanted, 0)
+                jobs = await self._source.fetch(wanted, 0, self._begin())
             self._trouble = None
         except ConnectionLost as problem:
             # The store may come back: who has time goes on waiting.
@@ -170,6 +176,10 @@ class Fetcher:
         if not is_more:
             self._expire()
         return is_more
+
+    def _begin(self) -> int | None:
+        """How many of the next jobs begin at once: those of the first caller. All callers say it, or none does."""
+        return self._requests[0].begin if self._requests else None
 
     def _hand_out(self, jobs: list[StoredJob]) -> None:
         at = 0
@@ -259,7 +269,7 @@ class Fetcher:
 
     async def _fetch_there(self, request: _Request, wait_s: float) -> PenstockError | None:
         try:
-            jobs = await self._source.fetch(request.count, math.ceil(wait_s * 1000))
+            jobs = await self._source.fetch(request.count, math.ceil(wait_s * 1000), request.begin)
         except ConnectionLost as problem:
             return problem
         except Exception as problem:

@@ -78,8 +78,13 @@ class Job:
 
     @property
     def tries(self) -> int:
-        """How often the job was delivered before."""
+        """The number of earlier deliveries in which work on the job began: 0 at the first."""
         return self.stored.tries
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this delivery counts as a try when its lease runs out; False for one that only waits in a worker."""
+        return self.stored.has_begun
 
     @property
     def state(self) -> JobState:

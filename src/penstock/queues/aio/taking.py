@@ -81,11 +81,17 @@ class Taking(Ending):
         lease: Duration | None = None,
         waiter: object = None,
         consumer: str | None = None,
+        begin: int | None = None,
     ) -> list[Job]:
-        """Lease one to `count` jobs; none when the time is over."""
+        """Lease one to `count` jobs; none when the time is over.
+
+        Each is a try: the delivery counts, also if the lease runs out. With `begin`, only the first ones count from now
+        on, and of these only jobs that don't come back from a lease that ran out: `job.has_begun` says which. The
+        others count from when `extend_many` or `ack_many` says that work on them has begun.
+        """
         self._require(Capability.RESERVE)
         seconds = self.lease if lease is None else checked_lease(lease)
-        stored = await self._fetch(milliseconds("lease", seconds), count, timeout, waiter, consumer)
+        stored = await self._fetch(milliseconds("lease", seconds), count, timeout, waiter, consumer, begin)
         return [Job(self, one, seconds) for one in stored]
 
     @asynccontextmanager
@@ -110,25 +116,28 @@ class Taking(Ending):
         timeout: Duration | None,
         waiter: object,
         consumer: str | None,
+        begin: int | None = None,
     ) -> list[StoredJob]:
         if count < 1:
             raise CallerError(f"count={count}: ask for at least one job")
         wait_s = None if timeout is None else _wait_seconds(timeout)
         self._check_not_drained()
         await self._register()
-        fetcher = self._fetchers.get(lease_ms)
+        way = lease_ms, begin is None
+        fetcher = self._fetchers.get(way)
         if fetcher is None:
-            fetcher = self._fetchers[lease_ms] = Fetcher(_Way(self, lease_ms), self._ear)
-        return await fetcher.get(count, wait_s, waiter, consumer)
+            fetcher = self._fetchers[way] = Fetcher(_Way(self, lease_ms), self._ear)
+        return await fetcher.get(count, wait_s, waiter, consumer, begin)
 
-    async def _take(self, lease_ms: int | None, count: int, wait_ms: int) -> list[StoredJob]:
+    async def _take(self, lease_ms: int | None, count: int, wait_ms: int, begin: int | None) -> list[StoredJob]:
         if lease_ms is None:
             jobs = await self._driver.pop(self.name, count, wait_ms)
             self.store._counting_of(self.name).count(self.name, "get", len(jobs))
             return jobs
         kept: list[StoredJob] = []
         while True:
-            jobs = await self._driver.reserve(self.name, count - len(kept), lease_ms, wait_ms)
+            rest = None if begin is None else max(0, begin - len(kept))
+            jobs = await self._driver.reserve(self.name, count - len(kept), lease_ms, wait_ms, rest)
             self.store._counting_of(self.name).count(self.name, "reserve", len(jobs))
             able = await self._bury_spent(jobs)
             kept += able
@@ -163,7 +172,7 @@ class Taking(Ending):
         """The callers that wait for jobs of this object, each with the `consumer` label that it gave."""
         return [
             consumer
-            for lease_ms, fetcher in self._fetchers.items()
+            for (lease_ms, _), fetcher in self._fetchers.items()
             for consumer in fetcher.consumers(lease_ms is not None)
         ]
 
@@ -192,8 +201,8 @@ class _Way:
         self.watch_s = driver.watch_s
         self._version: int | None = None
 
-    async def fetch(self, count: int, wait_ms: int) -> list[StoredJob]:
-        return await self._queue._take(self._lease_ms, count, wait_ms)
+    async def fetch(self, count: int, wait_ms: int, begin: int | None) -> list[StoredJob]:
+        return await self._queue._take(self._lease_ms, count, wait_ms, begin)
 
     async def give_back(self, jobs: list[StoredJob]) -> None:
         await self._queue._untake(self._lease_ms, jobs)

@@ -25,7 +25,7 @@ class Ending(QueueBase):
         batch_max = self.store.driver.batch_max
         self._acks: Coalescer[Lease, bool] = Coalescer(self._ack_now, batch_max)
         self._nacks: Coalescer[tuple[Lease, int], bool] = Coalescer(self._nack_now, batch_max)
-        self._extends: Coalescer[tuple[Lease, int], str | None] = Coalescer(self._extend_now, batch_max)
+        self._extends: Coalescer[tuple[Lease, int, bool], str | None] = Coalescer(self._extend_now, batch_max)
 
     def ack(self, job: Job | str) -> None:
         """Acknowledge a reserved job: it is done, and goes.
@@ -46,15 +46,23 @@ class Ending(QueueBase):
             raise LeaseLost(f"job {job_id!r} of {self.name!r} is not reserved by anybody. Nothing was changed.")
         return Job(self, stored)
 
-    def ack_many(self, jobs: Iterable[Job]) -> list[bool]:
-        """End many jobs; gives for each whether it was still this worker's."""
-        self._require(Capability.RESERVE)
-        return self._ack_now(_leases(list(jobs), "ack_many"))
+    def ack_many(self, jobs: Iterable[Job], begun: Iterable[Job] = ()) -> list[bool]:
+        """End many jobs; return for each whether it was still this worker's.
 
-    def _ack_now(self, leases: Sequence[Lease]) -> list[bool]:
+        `begun` are other jobs, reserved with `begin`, on which work has begun since.
+        """
+        self._require(Capability.RESERVE)
+        begun = list(begun)
+        ended = self._ack_now(_leases(list(jobs), "ack_many"), _leases(begun, "ack_many"))
+        for job in begun:
+            job.stored.has_begun = True
+        return ended
+
+    def _ack_now(self, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
         ended: list[bool] = []
-        for begin in range(0, len(leases), self._driver.batch_max):
-            ended += self._driver.ack(self.name, leases[begin : begin + self._driver.batch_max])
+        batch_max = self._driver.batch_max
+        for at in range(0, max(len(leases), len(begun)), batch_max):
+            ended += self._driver.ack(self.name, leases[at : at + batch_max], begun[at : at + batch_max])
         self.store._counting_of(self.name).count(self.name, "commit", sum(ended))
         return ended
 
@@ -155,17 +163,24 @@ class Ending(QueueBase):
         self._require(Capability.EXTEND)
         _leases([job], "extend")
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
-        token = self._extends.add((job.as_lease, milliseconds("lease", seconds)))
+        token = self._extends.add((job.as_lease, milliseconds("lease", seconds), job.has_begun))
         if token is None:
             raise _lost(job.id, self.name, "kept")
         job.stored.token = token
 
-    def extend_many(self, jobs: Iterable[Job], lease: Duration | None = None) -> list[bool]:
-        """Keep many jobs; gives for each whether it was still this worker's."""
+    def extend_many(self, jobs: Iterable[Job], lease: Duration | None = None, begun: Iterable[Job] = ()) -> list[bool]:
+        """Keep many jobs; return for each whether it was still this worker's.
+
+        `begun` are those of them, reserved with `begin`, on which work has begun since.
+        """
         self._require(Capability.EXTEND)
-        jobs = list(jobs)
+        jobs, begun = list(jobs), set(begun)
         items = [
-            (held, milliseconds("lease", checked_lease(lease if lease is not None else job.lease or self.lease)))
+            (
+                held,
+                milliseconds("lease", checked_lease(lease if lease is not None else job.lease or self.lease)),
+                job.has_begun or job in begun,
+            )
             for held, job in zip(_leases(jobs, "extend_many"), jobs, strict=True)
         ]
         tokens: list[str | None] = []
@@ -174,10 +189,12 @@ class Ending(QueueBase):
         for job, token in zip(jobs, tokens, strict=True):
             if token is not None:
                 job.stored.token = token
+                job.stored.has_begun = job.has_begun or job in begun
         return [token is not None for token in tokens]
 
-    def _extend_now(self, items: Sequence[tuple[Lease, int]]) -> list[str | None]:
-        return self._driver.extend(self.name, [lease for lease, _ in items], [lease_ms for _, lease_ms in items])
+    def _extend_now(self, items: Sequence[tuple[Lease, int, bool]]) -> list[str | None]:
+        leases, leases_ms, begun = zip(*items, strict=True)
+        return self._driver.extend(self.name, leases, leases_ms, begun)
 
     def fail(self, job: Job, error: Error = "") -> None:
         """Move a reserved job to the dead letters, with the text or exception."""
@@ -194,15 +211,22 @@ class Ending(QueueBase):
         return self._bury([job.stored for job in jobs], list(errors), self.dead_letter or DeadLetter())
 
     def _bury_spent(self, jobs: list[StoredJob]) -> list[StoredJob]:
-        """Give up those jobs that had all their tries, since a worker died in the last one; gives the others."""
+        """Give up those jobs that had all their tries, since a worker died in the last one; return the others.
+
+        So are jobs given up whose workers died again and again before work on them began.
+        """
         limit = self._limit
         if limit is None:
             return jobs
-        spent = [job for job in jobs if limit.is_over(job.tries)]
-        if not spent:
+        errors = [limit.error_of(job) for job in jobs]
+        if not any(errors):
             return jobs
-        self._bury(spent, ["the worker died, or lost its lease, on the last try"] * len(spent), limit)
-        return [job for job in jobs if not limit.is_over(job.tries)]
+        spent = [(job, error) for job, error in zip(jobs, errors, strict=True) if error]
+        for job, _ in spent:
+            # Here the last delivery is among the tries; `x-dl-tries` are those before the last one.
+            job.tries = max(0, job.tries - 1)
+        self._bury([job for job, _ in spent], [error for _, error in spent], limit)
+        return [job for job, error in zip(jobs, errors, strict=True) if not error]
 
     def _bury(self, jobs: Sequence[StoredJob], errors: Sequence[Error], limit: DeadLetter) -> list[bool]:
         if limit.queue == self.name:

@@ -26,7 +26,7 @@ class Source(Protocol):
     poll_s: float
     watch_s: float | None
 
-    def fetch(self, count: int, wait_ms: int) -> list[StoredJob]: ...
+    def fetch(self, count: int, wait_ms: int, begin: int | None) -> list[StoredJob]: ...
     def give_back(self, jobs: list[StoredJob]) -> None: ...
     def seconds_to_next(self) -> float | None: ...
     def has_news(self) -> bool: ...
@@ -72,20 +72,27 @@ class Fetcher:
     def ring(self) -> None:
         """Nothing to do: each caller hears the signal itself."""
 
-    def get(self, count: int, timeout: float | None, label: object = None, name: str | None = None) -> list[StoredJob]:
+    def get(
+        self,
+        count: int,
+        timeout: float | None,
+        label: object = None,
+        name: str | None = None,
+        begin: int | None = None,
+    ) -> list[StoredJob]:
         """One to `count` jobs, or none when the time is over."""
         request = _Request(None if timeout is None else time.monotonic() + timeout, label, name)
         with self._lock:
             self._requests.append(request)
         try:
-            return self._wait(request, min(count, self._source.batch_max))
+            return self._wait(request, min(count, self._source.batch_max), begin)
         finally:
             with self._lock:
                 self._requests.remove(request)
             if request.subscription is not None:
                 self._ear.leave(request.subscription)
 
-    def _wait(self, request: _Request, count: int) -> list[StoredJob]:
+    def _wait(self, request: _Request, count: int, begin: int | None) -> list[StoredJob]:
         trouble: PenstockError | None = None
         while True:
             if request.why:
@@ -95,7 +102,7 @@ class Fetcher:
             wait_ms = math.ceil(wait_s * 1000) if self._source.can_wait else 0
             try:
                 if not self._source.is_paused():
-                    jobs = self._source.fetch(count, wait_ms)
+                    jobs = self._source.fetch(count, wait_ms, begin)
                     if jobs:
                         self._got_s = time.monotonic()
                         return jobs

@@ -16,6 +16,7 @@ from penstock.queues.postgres.problems import NO_TABLE
 from penstock.queues.postgres.statements import COLUMNS, IS_TAKEN, LOOK, Statements, creation, for_queue
 
 _US = 1000
+_RESERVED = 7  # columns of a job that was reserved, and not by a claim
 
 
 class PostgresBase(Driver):
@@ -114,8 +115,12 @@ class PostgresBase(Driver):
 
     @staticmethod
     def _leased(row: tuple[Any, ...]) -> StoredJob:
-        """A job that was just reserved: id, `_pl`, tries as they are now, the lease's end, the maturity before."""
+        """A job that was just reserved: id, `_pl`, tries as they are now, the lease's end, the maturity before.
+
+        But for a claim's: how many leases in a row ran out before work began, and whether it begins at once.
+        """
         payload, headers = unpacked(row[1])
+        unbegun, has_begun = row[5:7] if len(row) == _RESERVED else (None, True)
         return StoredJob(
             row[0],
             payload=payload,
@@ -124,4 +129,7 @@ class PostgresBase(Driver):
             mature_ms=row[3] // _US,
             token=str(Token(row[3], row[2], row[4])),
             state=JobState.RESERVED,
+            has_begun=has_begun,
+            is_back=unbegun is not None,
+            unbegun=unbegun or 0,
         )

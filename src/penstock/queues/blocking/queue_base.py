@@ -63,7 +63,7 @@ class QueueBase:
         self._services = store._services_of(name)
         self._ear = Ear(self._services.signal, self.channel, self._heard)
         self._register = Once(self._registered)
-        self._fetchers: dict[int | None, Fetcher] = {}
+        self._fetchers: dict[tuple[int | None, bool], Fetcher] = {}
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} of {self.store.url}>"

@@ -61,6 +61,7 @@ class Claims:
         jobs: list[StoredJob] = []
         with Ender(self._place, self._keep) as ender:
             for item in waiting_items(self._place):
+                self._aside.take_back_note(item.name)
                 leased = ender.into(item.path, lease, item.name)
                 mine = str(Token(token, leased.tries, name))
                 jobs.append(stored(leased, item.data, item.status, JobState.RESERVED, until_ms, mine))

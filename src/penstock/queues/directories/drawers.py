@@ -36,6 +36,14 @@ class Drawers:
         while len(self._left) > FILLED_MAX:
             del self._left[next(iter(self._left))]
 
+    def add(self, lease: str) -> None:
+        """Make sure of a directory that is there or not, for one item more."""
+        if lease in self._empty:
+            self._empty.remove(lease)  # it must not be renamed for another lease now
+        if not os.path.isdir(lease):
+            self.make(lease)
+        self._left[lease] = self._left.get(lease, 0) + 1
+
     def emptied(self, lease: str) -> bool:
         """An item has gone from a directory; whether it is one of ours, and need not be removed."""
         left = self._left.get(lease)

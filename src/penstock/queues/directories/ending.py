@@ -6,6 +6,7 @@ A rename finds the item or doesn't: that is the check of the token. What finds n
 import os
 from collections.abc import Sequence
 
+from penstock.fsq import aside, files
 from penstock.fsq.files import Steps
 from penstock.fsq.names import ItemName
 from penstock.fsq.returning import put_into_queue
@@ -25,7 +26,8 @@ class Ender:
         self.steps = Steps()
         self._keep = keep
         self._is_any_ready = self._is_any_parked = False
-        self._made: dict[tuple[int, str | None], str] = {}  # directories for leases that are made longer
+        # Directories for leases that are made longer, by their end, their claim, and whether they have begun.
+        self._made: dict[tuple[int, str | None, int], str] = {}
         self._counts: dict[str, int] = {}  # of items in them
 
     def __enter__(self) -> "Ender":
@@ -94,14 +96,29 @@ class Ender:
             else:
                 return free
 
-    def extend(self, lease: Lease, until_ms: int) -> str | None:
+    def begin(self, lease: Lease) -> None:
+        """Note that work on an item has begun; nothing if it isn't there, or was noted before."""
+        token = read_token(lease.token)
+        where = self.place.leased(lease.id, token)
+        if where is None or not aside.ahead_of(os.path.dirname(where)) or not os.path.lexists(where):
+            return
+        directory = aside.begun(os.path.dirname(where))
+        self.place.drawers.add(directory)
+        try:
+            files.disk.rename(where, f"{directory}/{os.path.basename(where)}")
+        except (FileNotFoundError, NotADirectoryError):
+            self._clear(directory)
+        else:
+            self._clear(os.path.dirname(where))
+
+    def extend(self, lease: Lease, until_ms: int, has_begun: bool = False) -> str | None:
         """Keep an item until then; gives the new token, or None if it isn't there."""
         token = read_token(lease.token)
         where = self.place.leased(lease.id, token)
         name = None if token is None else item_of(lease.id, token.tries)
         if where is None or token is None or name is None or not os.path.lexists(where):
             return None
-        group = until_ms, token.key
+        group = until_ms, token.key, 0 if has_begun else aside.ahead_of(os.path.dirname(where))
         if group not in self._made:
             self._made[group] = self.aside.new_lease(*group)
             if token.key is None:
@@ -117,9 +134,11 @@ class Ender:
         return str(Token(os.path.basename(directory), name.tries, token.key))
 
 
-def ack(place: Place, leases: Sequence[Lease], keep: bool) -> list[bool]:
-    """End jobs."""
+def ack(place: Place, leases: Sequence[Lease], keep: bool, begun: Sequence[Lease] = ()) -> list[bool]:
+    """End jobs. Work on others has begun."""
     with Ender(place, keep) as ender:
+        for lease in begun:
+            ender.begin(lease)
         found = [place.leased(lease.id, read_token(lease.token)) for lease in leases]
         return [where is not None and ender.end(where) for where in found]
 

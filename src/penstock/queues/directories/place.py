@@ -5,7 +5,19 @@ import os
 from collections.abc import Iterator
 
 from penstock.fsq import gates, installing, path, returning, triggers
-from penstock.fsq.aside import KEY_NAME, MINUTE_MS, Aside, Lease, Parked, leases_in, listed, parked_in, readable
+from penstock.fsq.aside import (
+    KEY_NAME,
+    MINUTE_MS,
+    Aside,
+    Lease,
+    Parked,
+    ahead_of,
+    begun,
+    leases_in,
+    listed,
+    parked_in,
+    readable,
+)
 from penstock.fsq.errors import FSQError, FSQInstallError
 from penstock.queues.directories.drawers import Drawers
 from penstock.queues.directories.line import Line, Listing
@@ -110,7 +122,10 @@ class Place:
         if name is None or token is None:
             return None
         above = self.aside.lease if token.key is None else f"{self.aside.claim}/{token.key}"
-        return f"{above}/{token.directory}/{name}"
+        where = f"{above}/{token.directory}/{name}"
+        if not ahead_of(token.directory) or os.path.lexists(where):
+            return where
+        return f"{above}/{begun(token.directory)}/{name}"  # work on it has begun
 
     def waiting(self, job_ids: list[str]) -> dict[str, str]:
         """Where the items of jobs are that nobody has: first where they most likely are, then everywhere."""

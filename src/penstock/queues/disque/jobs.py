@@ -5,10 +5,12 @@ this machine (monotonic milliseconds): `1881981154613002240@e5882c47...@1234567`
 its number, so what ends the job must go there; if that node is gone, the third part tells whether the lease holds.
 A node of the original Disque gives no numbers: there the first part is 0, and a job is known by its id alone.
 
-`tries` are deliveries that came before this one. Of a job's two counters `nacks` grows when a worker gives it back, and
-`additional-deliveries` when it is queued again for any other reason: its lease or its retry time was over. The first
-queueing counts as neither, and a delayed nack as one. So the sum of both is the number of earlier deliveries, those to
-workers that died included. Tries that a job was pushed with are in its headers, under TRIES.
+`tries` are deliveries that came before this one. Our nodes count leases under which work began. Of a job's other two
+counters `nacks` grows when a worker gives it back, and `additional-deliveries` when it is queued again for any other
+reason: its lease or its retry time was over, or the node that had it queued is gone. The first queueing counts as
+neither, and a delayed nack as one. On a node that doesn't count leases, the sum of both is taken for the number of
+earlier deliveries. What is in the sum beside tries are leases that ended before work began. Tries that a job was pushed
+with are in its headers, under TRIES.
 """
 
 from collections.abc import Iterable, Sequence
@@ -118,8 +120,11 @@ def taken(jobs: Sequence[Job], node: str, until_ms: int) -> list[StoredJob]:
                 job.id,
                 body,
                 headers=headers,
-                tries=tries + nacks + additional,
+                tries=tries + (nacks + additional if job.tries is None else job.tries),
                 recorded_ms=_first_pushed(created_ms, job.created_ns),
+                has_begun=job.has_begun,
+                is_back=additional > 0,
+                unbegun=0 if job.tries is None else max(0, nacks + additional - job.tries),
                 token=f"{number}{tail}",
                 state=JobState.RESERVED,
                 nacks=nacks,
@@ -154,7 +159,7 @@ def shown(details: JobDetails, state: JobState, node: str, now_ms: int) -> Store
         details.id,
         body,
         headers=headers,
-        tries=tries + details.nacks + details.additional_deliveries,
+        tries=tries + (details.nacks + details.additional_deliveries if details.tries is None else details.tries),
         mature_ms=mature_ms,
         recorded_ms=_first_pushed(created_ms, details.created_ns),
         state=state,

@@ -40,19 +40,26 @@ class Engine:
     def put_back(self, queue: str, jobs: Sequence[StoredJob], now_ms: int) -> None:
         raise NotImplementedError
 
-    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int, begin: int | None = None) -> list[StoredJob]:
         raise NotImplementedError
 
     def release(self, queue: str, leases: Sequence[Lease], now_ms: int) -> None:
         raise NotImplementedError
 
-    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
+    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int, begun: Sequence[Lease] = ()) -> list[bool]:
         raise NotImplementedError
 
     def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], now_ms: int) -> list[bool]:
         raise NotImplementedError
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
+    def extend(
+        self,
+        queue: str,
+        leases: Sequence[Lease],
+        leases_ms: Sequence[int],
+        now_ms: int,
+        begun: Sequence[bool] = (),
+    ) -> list[str | None]:
         raise NotImplementedError
 
     def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int) -> list[bool]:

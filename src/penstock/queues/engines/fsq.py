@@ -11,7 +11,7 @@ queue's directory on:
     down                                  while it is there, the queue is paused, for scanners as well
     trigger-s                             is pulled when a job gets ready
     attempts/NAME                         tries of scanners that were killed: they count when the job is taken
-    .penstock/lease, claim, later         jobs that are reserved or wait for their time: `penstock.fsq.aside`
+    .penstock/lease, claim, later, back   jobs that are reserved or wait for their time: `penstock.fsq.aside`
     .penstock/claim.lock                  locked by who changes claims
     .penstock/unique/, unique.lock        unique keys: `penstock.queues.directories.keys`
     .penstock/stats/, stats.lock          counters and options: `penstock.queues.directories.ledger`
@@ -162,6 +162,7 @@ class FsqEngine(Engine):
                     steps.move(item.path, f"{found.place.aside.done}/{item.name}")
                 else:
                     steps.remove(item.path)
+                found.place.aside.take_back_note(item.name)
                 job = naming.stored(item.name, item.data, item.status, JobState.READY, naming.due_ms(item.name))
                 job.raw = str(item.name), item.data
                 jobs.append(job)
@@ -181,27 +182,36 @@ class FsqEngine(Engine):
             if key is not None:
                 found.keys.back(job.id, key)
 
-    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int, begin: int | None = None) -> list[StoredJob]:
         found = self._there(queue)
         if found is None or found.place.is_down():
             return []
         aside = found.place.aside
         until_ms = now_ms + lease_ms
-        lease = aside.new_lease(until_ms)
+        leases: dict[int, str] = {}  # by `Lease.ahead`
+        counts: dict[str, int] = {}
         jobs: list[StoredJob] = []
         try:
             for item in self._take(found, count, now_ms):
-                if not jobs:
+                unbegun = aside.take_back_note(item.name)
+                has_begun = begin is None or (unbegun is None and len(jobs) < begin)
+                ahead = 0 if has_begun else (unbegun or 0) + 1
+                lease = leases.get(ahead)
+                if lease is None:
+                    lease = leases[ahead] = aside.new_lease(until_ms, ahead=ahead)
                     found.place.drawers.make(lease)
                 name = aside.free(lease, item.name, item.name.tries)
                 files.disk.rename(item.path, f"{lease}/{name}")
+                counts[lease] = counts.get(lease, 0) + 1
                 token = str(naming.Token(os.path.basename(lease), name.tries))
-                jobs.append(naming.stored(name, item.data, item.status, JobState.RESERVED, until_ms, token))
+                job = naming.stored(name, item.data, item.status, JobState.RESERVED, until_ms, token)
+                job.has_begun, job.is_back, job.unbegun = has_begun, unbegun is not None, unbegun or 0
+                jobs.append(job)
         except OSError:
             if not jobs:  # otherwise the caller gets what there is
                 raise
-        if jobs:
-            found.place.drawers.filled(lease, len(jobs))
+        for lease, items in counts.items():
+            found.place.drawers.filled(lease, items)
         return jobs
 
     # What becomes of reserved jobs
@@ -209,9 +219,9 @@ class FsqEngine(Engine):
     def release(self, queue: str, leases: Sequence[Lease], now_ms: int) -> None:
         ending.give_back(self.place(queue), leases, [None] * len(leases), more_tries=0)
 
-    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
+    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int, begun: Sequence[Lease] = ()) -> list[bool]:
         found = self._queue(queue)
-        done = ending.ack(found.place, leases, self.keep)
+        done = ending.ack(found.place, leases, self.keep, begun)
         found.keys.ended([lease.id for lease, is_done in zip(leases, done, strict=True) if is_done], now_ms)
         return done
 
@@ -219,9 +229,19 @@ class FsqEngine(Engine):
         matures_ms = [now_ms + delay_ms if delay_ms > 0 else None for delay_ms in delays_ms]
         return ending.give_back(self.place(queue), leases, matures_ms, more_tries=1)
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
+    def extend(
+        self,
+        queue: str,
+        leases: Sequence[Lease],
+        leases_ms: Sequence[int],
+        now_ms: int,
+        begun: Sequence[bool] = (),
+    ) -> list[str | None]:
         with ending.Ender(self.place(queue), self.keep) as ender:
-            return [ender.extend(lease, now_ms + lease_ms) for lease, lease_ms in zip(leases, leases_ms, strict=True)]
+            return [
+                ender.extend(lease, now_ms + lease_ms, has_begun)
+                for lease, lease_ms, has_begun in zip(leases, leases_ms, begun or [False] * len(leases), strict=True)
+            ]
 
     def move(self, queue: str, to: str, moves: Sequence[Move], now_ms: int) -> list[bool]:
         source, target = self._queue(queue), self._queue(to)

@@ -37,6 +37,7 @@ class _Entry:
     token: str | None = None  # of a reserved job, also after its lease is over
     unique: str | None = None
     claim: str | None = None  # the key that holds it
+    ahead: int = 0  # of a lease that has not begun: 1, and 1 more for each such lease just before it that ran out
 
     def stored(self, state: JobState) -> StoredJob:
         return StoredJob(
@@ -48,6 +49,7 @@ class _Entry:
             recorded_ms=self.created_ms,
             token=self.token,
             state=state,
+            has_begun=not self.ahead,
         )
 
 
@@ -138,7 +140,8 @@ class MemoryEngine(Engine):
         with self._lock:
             place = self._queue(queue)
             while len(popped) < count and (entry := place.first()) is not None and entry.mature_ms <= now_ms:
-                self._count_lost_lease(entry)
+                self._end_lost_lease(entry)
+                entry.ahead = 0
                 place.end(entry, now_ms)
                 stored = entry.stored(JobState.READY)
                 stored.raw = entry
@@ -146,11 +149,13 @@ class MemoryEngine(Engine):
         return popped
 
     @staticmethod
-    def _count_lost_lease(entry: _Entry) -> None:
-        """A job that still has a token was reserved, and not given back: its worker died."""
-        if entry.token is not None:
-            entry.token = entry.claim = None
-            entry.tries += 1
+    def _end_lost_lease(entry: _Entry) -> bool:
+        """Whether a job still has a token: its lease ran out. It costs a try if work on the job had begun."""
+        if entry.token is None:
+            return False
+        entry.token = entry.claim = None
+        entry.tries += not entry.ahead
+        return True
 
     def put_back(self, queue: str, jobs: Sequence[StoredJob], now_ms: int) -> None:
         with self._lock:
@@ -164,16 +169,23 @@ class MemoryEngine(Engine):
                 place.jobs[entry.id] = entry
                 place.place(entry)
 
-    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int, begin: int | None = None) -> list[StoredJob]:
         with self._lock:
-            return self._reserve(self._queue(queue), count, lease_ms, now_ms)
+            return self._reserve(self._queue(queue), count, lease_ms, now_ms, begin)
 
-    def _reserve(self, place: _Queue, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+    def _reserve(
+        self, place: _Queue, count: int, lease_ms: int, now_ms: int, begin: int | None = None
+    ) -> list[StoredJob]:
         taken: list[StoredJob] = []
         while len(taken) < count and (entry := place.first()) is not None and entry.mature_ms <= now_ms:
-            self._count_lost_lease(entry)
+            is_back = self._end_lost_lease(entry)
+            unbegun = entry.ahead if is_back else 0
+            has_begun = begin is None or (not is_back and len(taken) < begin)
+            entry.ahead = 0 if has_begun else unbegun + 1
             self._lease(place, entry, now_ms + lease_ms)
-            taken.append(entry.stored(JobState.RESERVED))
+            job = entry.stored(JobState.RESERVED)
+            job.is_back, job.unbegun = is_back, unbegun
+            taken.append(job)
         return taken
 
     def _lease(self, place: _Queue, entry: _Entry, until_ms: int) -> None:
@@ -188,12 +200,17 @@ class MemoryEngine(Engine):
                 entry = place.leased(lease)
                 if entry is not None:
                     entry.token = entry.claim = None
+                    entry.ahead = 0
                     entry.mature_ms = now_ms
                     place.place(entry)
 
-    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
+    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int, begun: Sequence[Lease] = ()) -> list[bool]:
         with self._lock:
             place = self._queue(queue)
+            for lease in begun:
+                entry = place.leased(lease) if lease.token else None
+                if entry is not None:
+                    entry.ahead = 0
             return [self._ack(place, lease, now_ms) for lease in leases]
 
     @staticmethod
@@ -211,18 +228,28 @@ class MemoryEngine(Engine):
                 entry = place.leased(lease) if lease.token else None
                 done.append(entry is not None)
                 if entry is not None:
-                    self._count_lost_lease(entry)
+                    entry.token = entry.claim = None
+                    entry.ahead = 0
+                    entry.tries += 1
                     entry.mature_ms = now_ms + delay_ms
                     place.place(entry)
         return done
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
+    def extend(
+        self,
+        queue: str,
+        leases: Sequence[Lease],
+        leases_ms: Sequence[int],
+        now_ms: int,
+        begun: Sequence[bool] = (),
+    ) -> list[str | None]:
         tokens: list[str | None] = []
         with self._lock:
             place = self._queue(queue)
-            for lease, lease_ms in zip(leases, leases_ms, strict=True):
+            for lease, lease_ms, has_begun in zip(leases, leases_ms, begun or [False] * len(leases), strict=True):
                 entry = place.leased(lease) if lease.token else None
                 if entry is not None:
+                    entry.ahead = 0 if has_begun else entry.ahead
                     self._lease(place, entry, now_ms + lease_ms)
                 tokens.append(None if entry is None else entry.token)
         return tokens

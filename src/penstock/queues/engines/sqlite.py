@@ -8,6 +8,8 @@ All of it, in tables that may lie beside an application's own (`sqlite_file` mak
                         mature                  ms: ready from then on; of a reserved job the end of its lease
                         tries, created
                         token                   of a reserved job, also after its lease is over; NULL for all others
+                        ahead                   of a lease that has not begun: 1, and 1 more for each such lease just
+                                                before it that ran out; 0 for all others
                         claim                   the key that holds it. by_claim: (queue, claim), of those only
                         unique_key
                         headers                 JSON, or NULL for none
@@ -42,8 +44,8 @@ from penstock.queues.engines.sqlite_stats import ADD
 
 BODY_BYTES_MAX = 256 * 1024 * 1024  # SQLite takes a thousand million, but a job has to fit into memory a few times
 
-_COLUMNS = "number, id, mature, tries, created, token, unique_key, headers, body"
-_NUMBER, _ID, _MATURE, _TRIES, _CREATED, _TOKEN, _UNIQUE_KEY, _HEADERS, _BODY = range(9)
+_COLUMNS = "number, id, mature, tries, created, token, ahead, unique_key, headers, body"
+_NUMBER, _ID, _MATURE, _TRIES, _CREATED, _TOKEN, _AHEAD, _UNIQUE_KEY, _HEADERS, _BODY = range(10)
 Row = tuple[Any, ...]
 
 # Texts as bytes, in what runs on a caller's connection: the text_factory of that may make anything of a text.
@@ -56,9 +58,8 @@ _INSERT = (
 )
 _READY = f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = ? AND mature <= ? ORDER BY mature, number LIMIT ?"
 _IS_ANY_READY = "SELECT 1 FROM penstock_jobs WHERE queue = ? AND mature <= ? LIMIT 1"
-_LEASE = (
-    "UPDATE penstock_jobs SET mature = ?, tries = tries + (token IS NOT NULL), token = ?, claim = ? WHERE number = ?"
-)
+_LEASE = "UPDATE penstock_jobs SET mature = ?, tries = ?, token = ?, ahead = ?, claim = ? WHERE number = ?"
+_GIVE_BACK = "UPDATE penstock_jobs SET token = NULL, ahead = 0, claim = NULL"
 _LEASED = "queue = ? AND id = ? AND token = ?"
 _STATES = {
     None: "",
@@ -163,26 +164,30 @@ class SqliteEngine(Engine):
                 connection.execute(_INSERT.format(""), values)
             self._count(connection, queue, "get", -len(jobs))
 
-    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int) -> list[StoredJob]:
+    def reserve(self, queue: str, count: int, lease_ms: int, now_ms: int, begin: int | None = None) -> list[StoredJob]:
         if not self._is_any_ready(queue, now_ms):
             return []
         with self.file.writing() as connection:
-            jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms)
+            jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms, begin)
             self._count(connection, queue, "reserve", len(jobs))
         return jobs
 
     def release(self, queue: str, leases: Sequence[Lease], now_ms: int) -> None:
         with self.file.writing() as connection:
             released = connection.executemany(
-                f"UPDATE penstock_jobs SET token = NULL, claim = NULL, mature = ? WHERE {_LEASED}",
+                f"{_GIVE_BACK}, mature = ? WHERE {_LEASED}",
                 [(now_ms, queue, lease.id, _number(lease.token)) for lease in leases],
             )
             self._count(connection, queue, "reserve", -released.rowcount)
 
-    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int) -> list[bool]:
+    def ack(self, queue: str, leases: Sequence[Lease], now_ms: int, begun: Sequence[Lease] = ()) -> list[bool]:
         ended = []
         keys = []
         with self.file.writing() as connection:
+            connection.executemany(
+                f"UPDATE penstock_jobs SET ahead = 0 WHERE {_LEASED}",
+                [(queue, lease.id, _number(lease.token)) for lease in begun],
+            )
             for lease in leases:
                 where = (queue, lease.id, _number(lease.token))
                 row = connection.execute(
@@ -196,9 +201,7 @@ class SqliteEngine(Engine):
         return ended
 
     def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], now_ms: int) -> list[bool]:
-        statement = (
-            f"UPDATE penstock_jobs SET token = NULL, claim = NULL, tries = tries + 1, mature = ? WHERE {_LEASED}"
-        )
+        statement = f"{_GIVE_BACK}, tries = tries + 1, mature = ? WHERE {_LEASED}"
         with self.file.writing() as connection:
             done = [
                 connection.execute(statement, (now_ms + delay_ms, queue, lease.id, _number(lease.token))).rowcount > 0
@@ -207,13 +210,20 @@ class SqliteEngine(Engine):
             self._count(connection, queue, "rollback", sum(done))
         return done
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], now_ms: int) -> list[str | None]:
-        statement = f"UPDATE penstock_jobs SET mature = ?, token = ? WHERE {_LEASED}"
+    def extend(
+        self,
+        queue: str,
+        leases: Sequence[Lease],
+        leases_ms: Sequence[int],
+        now_ms: int,
+        begun: Sequence[bool] = (),
+    ) -> list[str | None]:
+        statement = f"UPDATE penstock_jobs SET mature = ?, token = ?, ahead = iif(?, 0, ahead) WHERE {_LEASED}"
         token = _new_token()
         tokens: list[str | None] = []
         with self.file.writing() as connection:
-            for lease, lease_ms in zip(leases, leases_ms, strict=True):
-                values = (now_ms + lease_ms, token, queue, lease.id, _number(lease.token))
+            for lease, lease_ms, has_begun in zip(leases, leases_ms, begun or [False] * len(leases), strict=True):
+                values = (now_ms + lease_ms, token, has_begun, queue, lease.id, _number(lease.token))
                 tokens.append(str(token) if connection.execute(statement, values).rowcount else None)
         return tokens
 
@@ -300,7 +310,7 @@ class SqliteEngine(Engine):
                     f"SELECT {_COLUMNS} FROM penstock_jobs WHERE queue = ? AND claim = ? ORDER BY number", (queue, key)
                 ).fetchall()
                 return [_stored(row, now_ms) for row in rows]
-            jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms, key)
+            jobs = _reserve(connection, queue, count, now_ms, now_ms + lease_ms, claim=key)
             if jobs:
                 connection.execute("INSERT INTO penstock_claims (queue, claim) VALUES (?, ?)", (queue, key))
             self._count(connection, queue, "reserve", len(jobs))
@@ -326,10 +336,7 @@ class SqliteEngine(Engine):
         return len(rows)
 
     def nack_claim(self, queue: str, key: str, delay_ms: int, now_ms: int) -> int:
-        statement = (
-            "UPDATE penstock_jobs SET token = NULL, claim = NULL, tries = tries + 1, mature = ?"
-            " WHERE queue = ? AND claim = ?"
-        )
+        statement = f"{_GIVE_BACK}, tries = tries + 1, mature = ? WHERE queue = ? AND claim = ?"
         with self.file.writing() as connection:
             connection.execute("DELETE FROM penstock_claims WHERE queue = ? AND claim = ?", (queue, key))
             given = connection.execute(statement, (now_ms + delay_ms, queue, key)).rowcount
@@ -356,16 +363,25 @@ def _push(cursor: sqlite3.Cursor, queue: str, jobs: Iterable[NewJob], now_ms: in
 
 
 def _reserve(
-    connection: sqlite3.Connection, queue: str, count: int, now_ms: int, until_ms: int, claim: str | None = None
+    connection: sqlite3.Connection,
+    queue: str,
+    count: int,
+    now_ms: int,
+    until_ms: int,
+    begin: int | None = None,
+    claim: str | None = None,
 ) -> list[StoredJob]:
     rows = connection.execute(_READY, (queue, now_ms, count)).fetchall()
     if claim is not None:
         rows.sort()  # by their number: in the order in which the claim gives them again
     token = _new_token()
-    connection.executemany(_LEASE, [(until_ms, token, claim, row[_NUMBER]) for row in rows])
     jobs = [_popped(row) for row in rows]
-    for job in jobs:
+    leases = []
+    for place, (job, row) in enumerate(zip(jobs, rows, strict=True)):
         job.mature_ms, job.token, job.state, job.raw = until_ms, str(token), JobState.RESERVED, None
+        job.has_begun = begin is None or (place < begin and not job.is_back)
+        leases.append((until_ms, job.tries, token, 0 if job.has_begun else job.unbegun + 1, claim, row[_NUMBER]))
+    connection.executemany(_LEASE, leases)
     return jobs
 
 
@@ -407,15 +423,18 @@ def _stored(row: Row, now_ms: int) -> StoredJob:
         recorded_ms=row[_CREATED],
         token=None if token is None else str(token),
         state=state,
+        has_begun=not row[_AHEAD],
     )
 
 
 def _popped(row: Row) -> StoredJob:
-    """A job that is taken. One that still has a token was reserved and not given back: its worker died."""
+    """A job that is taken. One that still has a token comes back from a lease that ran out."""
     job = _stored(row, row[_MATURE])
     if job.token is not None:
-        job.tries += 1
+        job.is_back, job.unbegun = True, row[_AHEAD]
+        job.tries += not job.unbegun
         job.token = None
+        job.has_begun = True
     job.raw = row
     return job
 

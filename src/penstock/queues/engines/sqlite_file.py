@@ -55,7 +55,8 @@ CREATE TABLE IF NOT EXISTS penstock_jobs (
     claim TEXT,
     unique_key TEXT,
     headers TEXT,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    ahead INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX IF NOT EXISTS penstock_jobs_by_id ON penstock_jobs (queue, id);
 CREATE INDEX IF NOT EXISTS penstock_jobs_by_time ON penstock_jobs (queue, mature, number, token);
@@ -249,11 +250,27 @@ class SqliteFile:
             connection.execute("INSERT OR IGNORE INTO penstock_meta (name, value) VALUES ('version', ?)", [VERSION])
             connection.execute("COMMIT")
         version = self._version(connection)
+        if version == VERSION and not self._has_ahead(connection):
+            self._add_ahead(connection)
         if version > VERSION:
             raise StoreError(
                 f"{self.path} was made by a later Penstock: its tables have version {version}, this one knows "
                 f"{VERSION}. Update Penstock, or choose another file."
             )
+
+    @staticmethod
+    def _has_ahead(connection: sqlite3.Connection) -> bool:
+        found = connection.execute("SELECT 1 FROM pragma_table_info('penstock_jobs') WHERE name = 'ahead'")
+        return found.fetchone() is not None
+
+    def _add_ahead(self, connection: sqlite3.Connection) -> None:
+        """Files of version 1 may lack the column. A Penstock that doesn't know it works with it all the same."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if not self._has_ahead(connection):
+                connection.execute("ALTER TABLE penstock_jobs ADD COLUMN ahead INTEGER NOT NULL DEFAULT 0")
+        finally:
+            connection.execute("COMMIT")
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -16,6 +16,7 @@ default.
     p   _pl                       n   tries that a token names
     u   maturity, in microseconds b   maturity before the reserve, in microseconds
     d   delay or lease, in ms     o   id of the job that a move takes away
+    s   whether work has begun
     t   tries                     k   unique key
                                   f   unique_for, in ms
 """
@@ -23,7 +24,7 @@ default.
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -123,11 +124,15 @@ def batch(records: Iterable[str]) -> str:
     return f"[{','.join(records)}]"
 
 
-def lease_batch(given: Iterable[Lease], delays_ms: Iterable[int] | None = None) -> str:
+def lease_batch(given: Iterable[Lease], delays_ms: Iterable[int] | None = None, begun: Sequence[bool] = ()) -> str:
     """Leases as one value, sorted by id: statements that lock the same jobs do so in the same order, and none waits
     for another that waits for it. Those that can't be ours are left out."""
     given = list(given)
     delays = ["" for _ in given] if delays_ms is None else [f',"d":{delay_ms}' for delay_ms in delays_ms]
+    if begun:
+        delays = [
+            f'{delay},"s":{"true" if has_begun else "false"}' for delay, has_begun in zip(delays, begun, strict=True)
+        ]
     records = []
     for lease, delay in zip(given, delays, strict=True):
         token = Token.read(lease.token)

@@ -12,7 +12,7 @@ import re
 
 from penstock.job import JobState
 from penstock.queues.looks import Wanted
-from penstock.queues.postgres.statements import NOW
+from penstock.queues.postgres.statements import IS_AHEAD, NOW
 
 PART_BYTES = 32 * 1024 * 1024  # of a table, without what lies outside of its rows: some 100,000 jobs
 PARTS_MAX = 8  # connections that a look may take up at a time
@@ -23,7 +23,7 @@ _LOW_BITS = 16
 _IS_RESERVED = f"(mature > {NOW} AND reserved IS NOT NULL)"
 _STORED = {
     "element": "_pl::text",
-    "tries": f"tries - CASE WHEN {_IS_RESERVED} THEN 1 ELSE 0 END",
+    "tries": f"tries - CASE WHEN {_IS_RESERVED} OR {IS_AHEAD.format('')} THEN 1 ELSE 0 END",
     "mature_ms": "floor(extract(epoch FROM mature) * 1000)::int8",
     "state": f"CASE WHEN mature <= {NOW} THEN 'ready' WHEN reserved IS NULL THEN 'scheduled' ELSE 'reserved' END",
 }

@@ -24,7 +24,7 @@ so that a counter never changes by it.
 Tables are made in the first schema of the search path, when they are first needed.
 """
 
-from penstock.queues.postgres.statements import MS, NOW, counted, insertion, told, us
+from penstock.queues.postgres.statements import COUNTED, MS, NOW, counted, insertion, told, us
 
 TRIGGER = "penstock_ended"
 DELTAS = "penstock_counter_deltas"
@@ -195,7 +195,7 @@ picked AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM known) AND mature <= {NOW}
     ORDER BY mature LIMIT $4::int8 FOR UPDATE SKIP LOCKED
 ), leased AS (
-    UPDATE {{table}} AS job SET tries = job.tries + 1, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
+    UPDATE {{table}} AS job SET tries = {COUNTED}, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
     FROM picked WHERE job.ctid = picked.place
     RETURNING {_JOB}, {us("picked.mature")} AS before
 ), kept AS (

@@ -8,7 +8,7 @@ The table, as Keuss 2.0.4 and later makes it (`names` says how it and its index 
 | `_pl` | jsonb | payload and headers: see `elements` |
 | `mature` | timestamptz, not null, now by default, indexed | when it is ready; of a reserved job, when its lease ends |
 | `tries` | integer, not null, 0 by default | how often it was delivered: reserve counts, a release takes back |
-| `reserved` | timestamptz | when it was reserved; null if it was not, or was given back |
+| `reserved` | timestamptz | when it was reserved; null if it was not, or was given back; after `mature`: see rule 6 |
 
 Rules that hold in all of it:
 
@@ -26,6 +26,10 @@ Rules that hold in all of it:
 
 6. Counters are written by the statement that does what they count, as rows of `penstock_counter_deltas` (see
    `side_tables`): nobody ever waits for another's counter. The namespace and the queue stand in the text.
+7. A lease under which work on the job has not begun has `reserved` after `mature`, which no reserve of Keuss' writes:
+   by 1 microsecond, and 1 more for each such lease just before it that ran out. It costs no try when it runs out: the
+   next reserve of ours leaves `tries` as it is, and what shows `tries` takes 1 off. When work begins, `reserved` is the
+   time.
 
 Every reserve moves a row in the index, so no update is heap-only, and entries that are dead pile up at the index's
 beginning until a vacuum: `floors` has what we do about it. Tables that we make are vacuumed more often than others.
@@ -180,7 +184,7 @@ def _taking(counter: str, then: str) -> str:
     """Takes the ready jobs that matured first, from a floor on: $2 is how many, $3 the floor in microseconds."""
     return f"""
 WITH picked AS MATERIALIZED (
-    SELECT ctid AS place, mature FROM {{table}}
+    SELECT ctid AS place, mature, reserved FROM {{table}}
     WHERE mature >= {at_us("$3::int8")} AND mature <= {NOW}
     ORDER BY mature LIMIT $2::int8 FOR UPDATE SKIP LOCKED
 ), taken AS ({then}
@@ -192,6 +196,17 @@ SELECT * FROM taken"""
 # it into its head to look each of them up among all of those, by the index on `mature`.
 _HOLDS = f"job.mature IS NOT DISTINCT FROM {at_us('given.m')} AND job.tries = given.n AND job.reserved IS NOT NULL"
 _LEASED = f"job._id = given.i AND {_HOLDS}"
+# Whether a lease, also one that ran out, is one under which work has not begun; how many of those there were in a row.
+IS_AHEAD = "coalesce({0}reserved > {0}mature, false)"
+_AHEAD = f"(CASE WHEN {IS_AHEAD.format('job.')} THEN {us('job.reserved')} - {us('job.mature')} ELSE 0 END)"
+COUNTED = f"job.tries + CASE WHEN {IS_AHEAD.format('job.')} THEN 0 ELSE 1 END"
+# A job that was just reserved. `unbegun` is null if it doesn't come back from a lease that ran out, else how many
+# leases in a row ran out before work began.
+_RESERVED = f"""job._id, job._pl::text, job.tries, {us("job.mature")} AS mature, {us("picked.mature")} AS before,
+    CASE WHEN picked.reserved IS NULL THEN NULL
+         WHEN picked.reserved > picked.mature THEN {us("picked.reserved")} - {us("picked.mature")}
+         ELSE 0 END AS unbegun,
+    job.reserved <= job.mature AS has_begun"""
 # Whether a job is in somebody's hands.
 _IS_RESERVED = f"(mature > {NOW} AND reserved IS NOT NULL)"
 
@@ -213,16 +228,27 @@ SELECT count(*) FROM back""",
         "get",
         f"""
 DELETE FROM {{table}} AS job USING picked WHERE job.ctid = picked.place
-RETURNING job._id, job._pl::text, job.tries, {us("job.mature")} AS mature""",
+RETURNING job._id, job._pl::text, job.tries - {IS_AHEAD.format("job.")}::int AS tries, {us("job.mature")} AS mature""",
     ),
     # $4 is the lease in milliseconds.
     "reserve": _taking(
         "reserve",
         f"""
 UPDATE {{table}} AS job
-SET tries = job.tries + 1, mature = {NOW} + $4::int8 * {MS}, reserved = {NOW}
+SET tries = {COUNTED}, mature = {NOW} + $4::int8 * {MS}, reserved = {NOW}
 FROM picked WHERE job.ctid = picked.place
-RETURNING job._id, job._pl::text, job.tries, {us("job.mature")} AS mature, {us("picked.mature")} AS before""",
+RETURNING {_RESERVED}""",
+    ),
+    # $5 is how many of them begin at once.
+    "reserve_ahead": _taking(
+        "reserve",
+        f"""
+UPDATE {{table}} AS job
+SET tries = {COUNTED}, mature = {NOW} + $4::int8 * {MS},
+    reserved = CASE WHEN job.reserved IS NULL AND number <= $5::int8 THEN {NOW}
+        ELSE {NOW} + $4::int8 * {MS} + (1 + {_AHEAD}) * {US} END
+FROM (SELECT *, row_number() OVER () AS number FROM picked) AS picked WHERE job.ctid = picked.place
+RETURNING {_RESERVED}""",
     ),
     "release": f"""
 WITH back AS (
@@ -239,6 +265,18 @@ WITH gone AS (
     RETURNING job._id
 ){counted("commit", "gone")}
 SELECT _id FROM gone""",
+    # $2 leases, $3 leases of others on which work has begun.
+    "ack_and_begin": f"""
+WITH begun AS (
+    UPDATE {{table}} AS job SET reserved = {NOW}
+    FROM json_to_recordset($3::json) AS given (i text, m int8, n int4)
+    WHERE {_LEASED} AND {IS_AHEAD.format("job.")}
+), gone AS (
+    DELETE FROM {{table}} AS job USING {_GIVEN} (i text, m int8, n int4)
+    WHERE {_LEASED}
+    RETURNING job._id
+){counted("commit", "gone")}
+SELECT _id FROM gone""",
     # $2 leases, $3 the channel.
     "nack": f"""
 WITH back AS (
@@ -248,8 +286,10 @@ WITH back AS (
 ){counted("rollback", "back")}
 SELECT _id, {told("back")} FROM back""",
     "extend": f"""
-UPDATE {{table}} AS job SET mature = {NOW} + given.d * {MS}
-FROM {_GIVEN} (i text, m int8, n int4, d int8) WHERE {_LEASED}
+UPDATE {{table}} AS job SET mature = {NOW} + given.d * {MS},
+    reserved = CASE WHEN NOT {IS_AHEAD.format("job.")} THEN job.reserved
+        WHEN given.s THEN {NOW} ELSE {NOW} + given.d * {MS} + {_AHEAD} * {US} END
+FROM {_GIVEN} (i text, m int8, n int4, d int8, s boolean) WHERE {_LEASED}
 RETURNING job._id, {us("job.mature")}""",
     "remove": f"""
 DELETE FROM {{table}} AS job USING {_GIVEN} (i text)
@@ -276,11 +316,6 @@ _STATES = {
 }
 
 
-# $1 is the id of a job that was reserved.
-FIND = f"""
-SELECT _id, _pl::text, tries, {us("mature")}, {us("reserved")} FROM {{table}} WHERE _id = $1 AND reserved IS NOT NULL"""
-
-
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The SQL of one queue."""
@@ -290,8 +325,10 @@ class Statements:
     put_back: str
     pop: str
     reserve: str
+    reserve_ahead: str
     release: str
     ack: str
+    ack_and_begin: str
     nack: str
     extend: str
     remove: str

@@ -27,6 +27,7 @@ acklease -3 write fast                ackclaim 2 write fast
 nacklease -4 write denyoom fast       nackclaim -2 write denyoom fast
 extend -4 write fast                  extendclaim 3 write fast
 release -3 write fast                 lease -4 write fast
+begin -3 write fast                   acklease -3 write fast
 """
 
 FLAGS = ("write", "readonly", "denyoom", "admin", "loading", "fast")

@@ -56,22 +56,26 @@ class EngineDriver(Driver):
     async def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
         await self.run(self.engine.put_back, queue, jobs, self._now())
 
-    async def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        return await self.run(self.engine.reserve, queue, count, lease_ms, self._now())
+    async def reserve(
+        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
+    ) -> list[StoredJob]:
+        return await self.run(self.engine.reserve, queue, count, lease_ms, self._now(), begin)
 
     async def release(self, queue: str, leases: Sequence[Lease]) -> None:
         await self.run(self.engine.release, queue, leases, self._now())
 
-    async def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
-        return await self.run(self.engine.ack, queue, leases, self._now())
+    async def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
+        return await self.run(self.engine.ack, queue, leases, self._now(), begun)
 
     async def nack(
         self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None
     ) -> list[bool]:
         return await self.run(self.engine.nack, queue, leases, delays_ms, self._now())
 
-    async def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
-        return await self.run(self.engine.extend, queue, leases, leases_ms, self._now())
+    async def extend(
+        self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
+    ) -> list[str | None]:
+        return await self.run(self.engine.extend, queue, leases, leases_ms, self._now(), begun)
 
     async def move(
         self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None

@@ -17,6 +17,7 @@ from penstock.queues.options import Address, Options
 
 # Connections for calls that wait for a job. Beyond these, callers that wait share what comes.
 WAITS_MAX = 64
+ALL = -1  # work on all jobs of a reserve begins at once
 # What tells our nodes from those of Disque, and what the store needs of them.
 SYNTAX = "ERR syntax error"  # what a node says of a word that it doesn't know
 OUR_COMMANDS = ("acklease", "addjobs", "lease", "release")
@@ -66,7 +67,7 @@ class DisqueBase(Driver):
             raise BadUrl(f"{address.url}: {problem}") from problem
         self._clients = Clients(self._make_client, address.url)
         self._is_ours = True  # every node is one of ours, and knows leases
-        self._tells_ctime = True  # every node of ours knows GETJOB WITHCTIME
+        self._is_current = True  # every node knows GETJOB WITHCTIME and BEGIN
 
     def _make_client(self) -> ClusterClient:
         """A client, which connects when it is first used."""
@@ -89,7 +90,9 @@ class DisqueBase(Driver):
             # Whoever opens a store that isn't there wants to know at once.
             client.asking(patient=False).call("PING")
             for view in (self._nodes(client)).views.values():
-                if None in view.call("COMMAND", "INFO", *OUR_COMMANDS):
+                *ours, begins = view.call("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN")
+                self._is_current = self._is_current and begins is not None
+                if None in ours:
                     self._is_ours = False
                     vars(self)["capabilities"] = COMMON  # of this store alone
 
@@ -126,17 +129,22 @@ class DisqueBase(Driver):
             return known, problem
         return known, too_few_nodes(problem, self.address.url, copies, reachable, known)
 
-    def _get(self, client: ClusterClient, queue: str, count: int, lease_ms: int, wait_ms: int) -> list[Job]:
-        """GETJOB, with all that a node tells of a job; without waiting if `wait_ms` is 0."""
+    def _get(
+        self, client: ClusterClient, queue: str, count: int, lease_ms: int, wait_ms: int, begin: int = ALL
+    ) -> list[Job]:
+        """GETJOB, with all that a node tells of a job; without waiting if `wait_ms` is 0.
+
+        Work on the first `begin` jobs begins at once.
+        """
         lease_s = lease_ms / 1000 if self._is_ours else None
         options: dict[str, Any] = {"timeout": wait_ms / 1000, "count": count, "counters": True, "lease": lease_s}
-        if self._is_ours and self._tells_ctime:
+        if self._is_current:
             try:
-                return client.get(queue, created=True, **options)
+                return client.get(queue, created=True, begin=begin, **options)
             except ReplyError as problem:
                 if not str(problem).startswith(SYNTAX):
                     raise
-                self._tells_ctime = False  # an older node of ours
+                self._is_current = False  # an older node of ours, or an original one
         return client.get(queue, **options)
 
     def now_ms(self) -> int:

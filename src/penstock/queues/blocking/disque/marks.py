@@ -132,6 +132,7 @@ def _taken(details: JobDetails, node: str) -> StoredJob:
         details.nacks,
         details.additional_deliveries,
         created_ns=details.created_ns,
+        tries=details.tries,
     )
     (stored,) = taken([job], node, _NEVER_MS)
     return stored

@@ -26,17 +26,32 @@ OK = b"OK"
 class DisqueSettling(DisqueLooking):
     """`ack`, `nack`, `extend` and `release`."""
 
-    def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
+    def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
         done = [False] * len(leases)
         with self._clients.borrow() as client:
+            begins = self._begins(begun)
             for group in held(leases):
-                ends = self._ack_by_token if group.has_numbers else self._ack_by_id
-                for place, is_done in zip(group.places, ends(client, group), strict=True):
+                if group.has_numbers:
+                    outcomes = self._ack_by_token(client, group, begins.pop(group.node, ()))
+                else:
+                    outcomes = self._ack_by_id(client, group)
+                for place, is_done in zip(group.places, outcomes, strict=True):
                     done[place] = is_done
+            for node, words in begins.items():
+                client.asking(node=node).call(*words)
         return done
 
-    def _ack_by_token(self, client: ClusterClient, group: Held) -> list[bool]:
-        words = ("ACKLEASE", *group.pairs())
+    def _begins(self, begun: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
+        """The commands that tell nodes on which jobs work has begun."""
+        if not begun or not self._is_current:
+            return {}
+        words: dict[str, tuple[str, ...]] = {}
+        for group in held(begun):
+            words[group.node] = (*words.get(group.node, ("BEGIN",)), *group.pairs())
+        return words
+
+    def _ack_by_token(self, client: ClusterClient, group: Held, begin: tuple[str, ...]) -> list[bool]:
+        words = ("ACKLEASE", *group.pairs(), *begin)
         try:
             statuses = client.asking(node=group.node, patient=False).call(*words)
         except ConnectionLost as problem:
@@ -93,9 +108,14 @@ class DisqueSettling(DisqueLooking):
         rows_in_order = [row for rows in rows_by_time.values() for row in rows]
         return list(zip(rows_in_order, [status for reply in replies for status in reply], strict=True))
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
+    def extend(
+        self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
+    ) -> list[str | None]:
         tokens: list[str | None] = [None] * len(leases)
+        working = [lease for lease, has_begun in zip(leases, begun, strict=True) if has_begun] if begun else []
         with self._clients.borrow() as client:
+            for node, words in self._begins(working).items():
+                client.asking(node=node).call(*words)
             for group in held(leases):
                 view = client.asking(node=group.node)
                 if not group.has_numbers:

@@ -32,7 +32,7 @@ from penstock.client.values import text
 from penstock.codec import MARK, frame
 from penstock.errors import OutcomeUnknown, PenstockError, ReplyError
 from penstock.job import Lease, Move, NewJob, StoredJob
-from penstock.queues.blocking.disque.base import values
+from penstock.queues.blocking.disque.base import ALL, values
 from penstock.queues.blocking.disque.claims import NOBODYS
 from penstock.queues.blocking.disque.marks import DisqueMarks
 from penstock.queues.blocking.finishing import to_the_end
@@ -141,13 +141,15 @@ class DisqueDriver(DisqueMarks):
             self.prepare(job)
         self.push(queue, new, None)
 
-    def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        return self._fetch(queue, count, lease_ms, wait_ms)
+    def reserve(
+        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
+    ) -> list[StoredJob]:
+        return self._fetch(queue, count, lease_ms, wait_ms, ALL if begin is None else begin)
 
-    def _fetch(self, queue: str, count: int, lease_ms: int, wait_ms: int) -> list[StoredJob]:
+    def _fetch(self, queue: str, count: int, lease_ms: int, wait_ms: int, begin: int = ALL) -> list[StoredJob]:
         with self._clients.borrow() as client:
             # Whoever waits for jobs asks again, so that a cluster which is away need not be waited for here.
-            jobs = self._get(client.asking(patient=False), queue, count, lease_ms, wait_ms)
+            jobs = self._get(client.asking(patient=False), queue, count, lease_ms, wait_ms, begin)
         if not jobs:
             return []
         found = taken(jobs, jobs[0].node or "", int(time.monotonic() * 1000) + lease_ms)

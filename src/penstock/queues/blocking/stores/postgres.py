@@ -45,10 +45,10 @@ from penstock.queues.blocking.postgres_looks import PostgresLooks
 from penstock.queues.blocking.signals.postgres_notify import PostgresSignal
 from penstock.queues.blocking.stats.postgres import PostgresStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.postgres.elements import Token, id_batch, is_id, lease_batch, move_batch, popped, unpacked
+from penstock.queues.postgres.elements import Token, id_batch, lease_batch, move_batch, popped, unpacked
 from penstock.queues.postgres.floors import NOTHING_US
 from penstock.queues.postgres.names import channel_name, quoted, table_of
-from penstock.queues.postgres.statements import FIND, NOW_MS, TABLES, for_queue, moving, with_jobs
+from penstock.queues.postgres.statements import NOW_MS, TABLES, for_queue, moving, with_jobs
 
 _US = 1000
 
@@ -97,11 +97,17 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
         raw = popped(*row)
         return StoredJob(row[0], payload=payload, headers=headers, tries=row[2], mature_ms=row[3] // _US, raw=raw)
 
-    def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
+    def reserve(
+        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
+    ) -> list[StoredJob]:
         def undo(rows: Rows) -> None:
             self.release(queue, [Lease(row[0], self._leased(row).token) for row in rows])
 
-        rows = self._take(queue, self._sql(queue).reserve, count, 4, undo, str(lease_ms))
+        sql = self._sql(queue)
+        if begin is None:
+            rows = self._take(queue, sql.reserve, count, 4, undo, str(lease_ms))
+        else:
+            rows = self._take(queue, sql.reserve_ahead, count, 4, undo, str(lease_ms), str(begin))
         return [self._leased(row) for row in rows]
 
     def _take(self, queue: str, statement: str, count: int, mature: int, undo: Undo, *values: str) -> Rows:
@@ -121,8 +127,13 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
         self._floor(queue).lower()
         self._run(queue, self._sql(queue).release, lease_batch(leases))
 
-    def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
-        rows = self._run(queue, self._sql(queue).ack, lease_batch(leases))
+    def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
+        sql = self._sql(queue)
+        if begun:
+            values = self._shift, lease_batch(leases), lease_batch(begun)
+            rows = self._run(queue, sql.ack_and_begin, *values)
+        else:
+            rows = self._run(queue, sql.ack, lease_batch(leases))
         return self._done((lease.id for lease in leases), rows)
 
     @staticmethod
@@ -140,8 +151,10 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
         rows = self._run(queue, self._sql(queue).nack, self._shift, lease_batch(leases, delays_ms), name)
         return self._done((lease.id for lease in leases), rows)
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
-        rows = self._run(queue, self._sql(queue).extend, self._shift, lease_batch(leases, leases_ms))
+    def extend(
+        self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
+    ) -> list[str | None]:
+        rows = self._run(queue, self._sql(queue).extend, self._shift, lease_batch(leases, leases_ms, begun))
         ends: dict[str, int] = dict(rows)
         tokens: list[str | None] = []
         for lease in leases:
@@ -189,21 +202,19 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
         job_id, element, tries, mature_us, reserved_us, is_later = row
         payload, headers = unpacked(element)
         state = JobState.READY
+        is_ahead = reserved_us is not None and reserved_us > mature_us
         if is_later:
             state = JobState.SCHEDULED if reserved_us is None else JobState.RESERVED
         return StoredJob(
             job_id,
             payload=payload,
             headers=headers,
-            tries=tries - (state is JobState.RESERVED),
+            tries=tries - (is_ahead or state is JobState.RESERVED),
             mature_ms=mature_us // _US,
             token=None if reserved_us is None else str(Token(mature_us, tries, reserved_us)),
             state=state,
+            has_begun=not is_ahead,
         )
-
-    def find(self, queue: str, job_id: str) -> StoredJob | None:
-        rows = self._run(queue, self._filled(FIND, queue), job_id) if is_id(job_id) else []
-        return self._leased(rows[0]) if rows else None
 
     def sizes(self, queue: str) -> Sizes:
         if queue not in self._known and not self._find_table(queue, False):

@@ -18,7 +18,8 @@ server's. Everything is done by scripts (`penstock.queues.redis.lua`), many jobs
 - A lease ends at its beginning plus its length; Keuss adds to the time of maturity, and gives old jobs out twice.
 - A token is the lease's end as stored, and the tries: whatever a Node peer does to the job makes it stale. (A job that
   was given back unseen and is taken again in the same millisecond has the token that nobody was given.)
-- A lease that ran out counts as a try when the job is reserved or popped again. (Node peers don't count it.)
+- A lease that ran out counts as a try when the job is reserved or popped again, if work on the job had begun. (Node
+  peers don't count it.) That it has not begun is kept in the fraction of the lease's end: `queue.lua`.
 - Elements are never decoded and encoded in Redis, which would cut numbers and turn `[]` into `{}`.
 
 A unique key whose job a Node peer ended counts as ended when that is first noticed: when the key is pushed again, or by
@@ -158,18 +159,20 @@ class RedisOqDriver(Driver):
         if args:
             self._run("put_back", queue, *args)
 
-    def reserve(self, queue: str, count: int, lease_ms: int, wait_ms: int = 0) -> list[StoredJob]:
-        return _reserved(self._run("reserve", queue, count, lease_ms))
+    def reserve(
+        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
+    ) -> list[StoredJob]:
+        return _reserved(self._run("reserve", queue, count, lease_ms, b"" if begin is None else begin), begin)
 
     def release(self, queue: str, leases: Sequence[Lease]) -> None:
         self._give_back(queue, leases, [0] * len(leases), None, tries=0)
 
-    def ack(self, queue: str, leases: Sequence[Lease]) -> list[bool]:
-        return self._end(queue, leases, "commit")
+    def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
+        return self._end(queue, leases, "commit", begun)
 
-    def _end(self, queue: str, leases: Sequence[Lease], counter: str) -> list[bool]:
-        args: list[Word] = [counter]
-        for job_id, token in leases:
+    def _end(self, queue: str, leases: Sequence[Lease], counter: str, begun: Sequence[Lease] = ()) -> list[bool]:
+        args: list[Word] = [counter, len(begun)]
+        for job_id, token in (*begun, *leases):
             args += (job_id, token or b"")
         return _flags(self._run("ack", queue, *args))
 
@@ -184,10 +187,12 @@ class RedisOqDriver(Driver):
             args += (job_id, token or b"", delay_ms)
         return _flags(self._run("nack", queue, *args))
 
-    def extend(self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int]) -> list[str | None]:
+    def extend(
+        self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
+    ) -> list[str | None]:
         args: list[Word] = []
-        for (job_id, token), lease_ms in zip(leases, leases_ms, strict=True):
-            args += (job_id, token or b"", lease_ms)
+        for (job_id, token), lease_ms, has_begun in zip(leases, leases_ms, begun or [False] * len(leases), strict=True):
+            args += (job_id, token or b"", lease_ms, int(has_begun))
         return [token or None for token in _texts(self._run("extend", queue, *args))]
 
     def move(
@@ -300,7 +305,7 @@ class RedisOqDriver(Driver):
             args: list[Word] = [self.shift_ms, key, lease_ms, begin, begin + self.batch_max - 1]
             size, *reply = self.link.run(script("claim_lease"), keys, args, again=True)
             for at in range(0, len(reply), 3):
-                jobs += _reserved(reply[at : at + 3])
+                jobs += _reserved([reply[at], [], *reply[at + 1 : at + 3]])
             begin += self.batch_max
             if begin > size:
                 return jobs
@@ -354,25 +359,43 @@ def _popped(reply: Any) -> list[StoredJob]:
     return jobs
 
 
-def _reserved(reply: Any) -> list[StoredJob]:
+def _reserved(reply: Any, begin: int | None = None) -> list[StoredJob]:
     time = reply[0].decode()
-    return [
+    jobs = [
         stored_job(reply[at].decode(errors="surrogateescape"), reply[at + 1], int(time), JobState.RESERVED, time)
-        for at in range(1, len(reply), 2)
+        for at in range(2, len(reply), 2)
     ]
+    if begin is not None:
+        for job in jobs[begin:]:
+            job.has_begun = False
+    back = reply[1]
+    for at in range(0, len(back), 2):
+        job = jobs[back[at]]
+        job.is_back, job.unbegun, job.has_begun = True, back[at + 1], begin is None
+    return jobs
 
 
 def _seen(job_id: bytes, value: bytes, score: bytes, state: bytes, is_reserved: int) -> StoredJob:
-    token_time = score.decode() if is_reserved else None
-    return stored_job(
-        job_id.decode(errors="surrogateescape"), value, _milliseconds(score), JobState(state.decode()), token_time
+    text = score.decode()
+    whole, _, fraction = text.partition(".")
+    job = stored_job(
+        job_id.decode(errors="surrogateescape"),
+        value,
+        _milliseconds(score),
+        JobState(state.decode()),
+        whole if is_reserved else None,
     )
+    job.has_begun = not (is_reserved and fraction)
+    return job
 
 
 def _held(job_id: str, value: bytes, score: bytes) -> StoredJob | None:
     if not value or not score:
         return None
-    return stored_job(job_id, value, _milliseconds(score), JobState.RESERVED, score.decode())
+    whole, _, fraction = score.decode().partition(".")
+    job = stored_job(job_id, value, _milliseconds(score), JobState.RESERVED, whole)
+    job.has_begun = not fraction
+    return job
 
 
 def _milliseconds(score: bytes) -> int:

@@ -1,6 +1,16 @@
--- Arguments: shift, the counter to add to or nothing, then id and token of each. Gives 1 or 0 for each.
+-- Arguments: shift, the counter to add to or nothing, how many jobs have begun, id and token of each of those, then of each
+-- that ends. Gives 1 or 0 for each that ends.
+local begun, scores = tonumber(ARGV[3]), {}
+if begun > 0 then
+  each_lease(4, 2, function(_, id, _, _, _, _, score)
+    scores[#scores + 1], scores[#scores + 2] = sub(score, 1, 13), id
+  end, 3 + 2 * begun)
+  if #scores > 0 then
+    call('ZADD', queue.index, unpack(scores))
+  end
+end
 local ids, done, seen = {}, {}, {}
-local count = each_lease(3, 2, function(n, id)
+local count = each_lease(4 + 2 * begun, 2, function(n, id)
   if not seen[id] then
     seen[id] = true
     ids[#ids + 1] = id

@@ -1,13 +1,15 @@
--- Arguments: shift, then id, token and lease in ms of each. Gives the new token of each, or nothing.
+-- Arguments: shift, then id, token and lease in ms of each, and whether work on it has begun: 1 or 0. Gives the new token
+-- of each, or nothing.
 go_on_when_full()
 local now = clock()
 local has_claims = call('EXISTS', queue.claimed) == 1
 local scores, tokens = {}, {}
-local count = each_lease(2, 3, function(n, id, _, tries, _, at, score)
-  local until_ms = text(new_end(now, ARGV[at + 2], score))
-  scores[#scores + 1] = until_ms
+local count = each_lease(2, 4, function(n, id, _, tries, _, at, score)
+  local ahead = ARGV[at + 3] == '1' and 0 or ahead_of(score)
+  local until_ms = new_end(now, ARGV[at + 2] - (ahead > 0 and 1 or 0), score)
+  scores[#scores + 1] = end_text(until_ms, ahead)
   scores[#scores + 1] = id
-  tokens[n] = until_ms .. ':' .. tries
+  tokens[n] = text(until_ms) .. ':' .. tries
   if has_claims then
     -- A job that is kept for longer stays under its claim.
     local token, key = match(call('HGET', queue.claimed, id) or '', '^(%S+) (.*)$')

@@ -1,10 +1,10 @@
 -- What is done with leases: for ack, nack, extend and move.
 
 -- Calls `with` for each lease that is held: its place in the list, id, value, tries, how much is before the
--- tail, where its arguments begin, and its score.
-local function each_lease(begin, fields, with)
+-- tail, where its arguments begin, and its score. Without `last`, the list goes to the end of the arguments.
+local function each_lease(begin, fields, with, last)
   local ids = {}
-  for at = begin, #ARGV, fields do
+  for at = begin, last or #ARGV, fields do
     ids[#ids + 1] = ARGV[at]
   end
   if #ids == 0 then

@@ -4,7 +4,7 @@ local now = clock()
 local jobs, ids, keys = {}, {}, {}
 ready_jobs(tonumber(ARGV[2]), now, function(id, value, tries, reserved, before)
   if reserved then
-    value = with_state(value, before, one_more(tries), 'false')
+    value = with_state(value, before, (past(id, tries)), 'false')
   end
   local n = #ids
   jobs[3 * n + 1], jobs[3 * n + 2] = id, value

@@ -1,6 +1,7 @@
 -- The beginning of every script of redis-oq. A queue is these keys; the first two are Keuss', the others are ours alone:
 --
---   index   sorted set   id -> when it is ready, in ms; of a reserved job, when its lease is over
+--   index   sorted set   id -> when it is ready, in ms; of a reserved job, when its lease is over, and a fraction if work on
+--                        the job has not begun under that lease: see `ahead_of`
 --   hash    hash         id -> the element, JSON
 --   unique  hash         unique key -> "KEEP END ID": KEEP in ms, END 0 while the job is there
 --   ids     hash         id -> its unique key, while the job is there
@@ -41,11 +42,25 @@ local function in_range(time)
   return math.max(SCORE_MIN, math.min(SCORE_MAX, time))
 end
 
+-- A lease that has not begun ends at a fraction of a millisecond, in units of 1/1024: 1, and 1 more for each such lease
+-- just before it that ran out. Keuss compares scores as texts and adds whole milliseconds to them: it doesn't notice, and
+-- all other scores are whole. The fraction is no part of a token, which so stays good when work begins.
+local UNITS, UNITS_MAX = 1024, 1023
+
+local function ahead_of(score)
+  local ms = tonumber(score)
+  return math.floor((ms - math.floor(ms)) * UNITS + 0.5)
+end
+
+local function end_text(ms, ahead)
+  return ahead == 0 and text(ms) or format('%.17g', ms + math.min(ahead, UNITS_MAX) / UNITS)
+end
+
 -- When a lease that is made anew is over. Within the same moment it must end at another time than before, later each
 -- time, since its end is what tells the leases of a job apart.
 local function new_end(now, lease, old)
   local time = in_range(now + lease)
-  old = tonumber(old)
+  old = math.floor(tonumber(old))
   return (time <= old and old - time < 1000) and old + 1 or time
 end
 
@@ -113,12 +128,12 @@ local function one_more(tries)
   return text(tries + 1)
 end
 
--- A lease is held by whoever knows when it ends and how many tries there were. Gives tries, and how much is before the
--- tail.
+-- A lease is held by whoever knows when it ends, in 13 digits, and how many tries there were. Gives tries, and how much is
+-- before the tail.
 local function held(score, value, token)
   if score and value then
     local tries, reserved, before = state(value)
-    if reserved and score .. ':' .. tries == token then
+    if reserved and sub(score, 1, 13) .. ':' .. tries == token then
       return tries, before
     end
   end

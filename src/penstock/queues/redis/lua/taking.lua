@@ -28,15 +28,32 @@ local function ready_jobs(count, now, with)
   end
 end
 
--- Reserves up to `count` jobs; each adds its id and new value to `jobs`. A lease that was over costs a try.
-local function reserve(count, lease, now, jobs)
-  local until_ms = text(in_range(now + lease))
-  local scores, values, n, begin = {}, {}, 0, #jobs
+-- What a job has behind it whose lease ran out: its tries, one more if work had begun, and how many leases in a row ran out
+-- before work began.
+local function past(id, tries)
+  local ahead = ahead_of(call('ZSCORE', queue.index, id))
+  return ahead == 0 and one_more(tries) or tries, ahead
+end
+
+-- Reserves up to `count` jobs; each adds its id and new value to `jobs`. Work on the first `begin` of them begins at once,
+-- but for jobs that come back from a lease that ran out; of all if it is nil. Gives the leases' end, and for each job that
+-- comes back its place, from 0 on, and how many leases in a row ran out before work began.
+local function reserve(count, lease, begin, now, jobs)
+  local time = in_range(now + lease - (begin and 1 or 0))  -- a fraction later, and never too late
+  local until_ms, until_ahead = text(time), end_text(time, 1)
+  local scores, values, back, n, first = {}, {}, {}, 0, #jobs
   ready_jobs(count, now, function(id, value, tries, reserved, before)
-    value = with_state(value, before, reserved and one_more(tries) or tries, 'true')
+    local score = begin and n >= 2 * begin and until_ahead or until_ms
+    if reserved then
+      local unbegun
+      tries, unbegun = past(id, tries)
+      back[#back + 1], back[#back + 2] = n / 2, unbegun
+      score = begin and end_text(time, unbegun + 1) or until_ms
+    end
+    value = with_state(value, before, tries, 'true')
     values[n + 1], values[n + 2] = id, value
-    scores[n + 1], scores[n + 2] = until_ms, id
-    jobs[begin + n + 1], jobs[begin + n + 2] = id, value
+    scores[n + 1], scores[n + 2] = score, id
+    jobs[first + n + 1], jobs[first + n + 2] = id, value
     n = n + 2
   end)
   if #values > 0 then
@@ -44,5 +61,5 @@ local function reserve(count, lease, now, jobs)
     call('ZADD', queue.index, unpack(scores))
     add_to_counter(queue, 'reserve', #values / 2)
   end
-  return until_ms
+  return until_ms, back
 end
