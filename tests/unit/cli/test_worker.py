@@ -51,7 +51,7 @@ def test_help_can_be_had_everywhere(words: list[str], capsys: pytest.CaptureFixt
         (["memory:", "mail", "shop_none:send"], "no module 'shop_none'"),
         (["memory:", "mail", "shop_c:sned"], "it has post, send"),
         (["memory:", "mail", "shop_c:number"], "no function"),
-        (["mail", "memory:", "shop_c:send"], "has no scheme"),
+        (["mail", "memory:", "shop_c:send"], "must begin with a scheme"),
         (["nowhere://x", "mail", "shop_c:send"], "known are"),
         (["memory:", "mail", "shop_c:send", "--lease", "-1"], "lease"),
         (["memory:", "mail", "shop_c:send", "--time-limit", "0"], "time_limit"),

@@ -29,7 +29,7 @@ def test_a_header_has_every_field_in_its_place() -> None:
     assert data[16:56] == ME
     assert data[56:102] == bytes(46)
     assert data[102:106] == b"PNSK"
-    assert struct.unpack(">BBQ", data[106:116]) == (1, bus.CAN_MANY, 42)
+    assert struct.unpack(">BBQ", data[106:116]) == (1, bus.ABILITIES, 42)
     assert data[116:136] == bytes(20)
     assert struct.unpack(">HH", data[136:140]) == (7711, 128)
     assert data[140:144] == b"\0\x02\0\0"
