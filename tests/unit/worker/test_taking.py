@@ -290,7 +290,7 @@ async def _nothing(job: Job) -> None:
     ("options", "hint"),
     [
         ({"concurrency": 0}, "concurrency=0"),
-        ({"lease": 0}, "lease=0"),
+        ({"lease": 0}, "lease must be above 0"),
         ({"time_limit": 0}, "time_limit=0"),
         ({"stop_within": -1}, "stop_within=-1"),
         ({"prefetch": -1}, "prefetch=-1"),
