@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_MS_MAX, REPEAT_MS
+from penstock.broker.core.exchange import Guests
 from penstock.broker.core.jobs import ACTIVE, IMPORTED, QUEUED, Job
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.sim.inside import linked_ms
@@ -50,7 +51,7 @@ class Waits:
         self._heads: dict[Key, tuple[bytes, int]] = {}  # the first job of a queue, and since when somebody waits for it
         self._polls: dict[Connection, Poll] = {}
         self._given_back: dict[bytes, tuple[JobFacts, int]] = {}  # and when
-        self._guests: dict[tuple[int, bytes], int] = {}  # machine and job: since when it is there
+        self._guests: dict[tuple[int, bytes], tuple[Guests | None, int]] = {}  # machine and job: since when it is there
 
     def _sound(self) -> list[Machine]:
         """Return the machines that can be expected to keep the promise."""
@@ -120,17 +121,26 @@ class Waits:
                 world.fail("P10", f"given back at {at_us / 1e6:.3f}, and in no queue: {job}")
 
     def _look_for_guests(self, machines: list[Machine]) -> None:
+        """Look for jobs that came from another node and neither were fetched nor left. One may leave and come again."""
         world = self._world
-        guests: dict[tuple[int, bytes], int] = {}
+        guests: dict[tuple[int, bytes], tuple[Guests | None, int]] = {}
         for machine in machines:
             for name in world.queues:
                 queue = machine.node.queues.by_name.get(name)
-                for job in queue.oldest(LOOKED_AT_MAX) if queue is not None else ():
-                    if job.flags & IMPORTED:
-                        key = (machine.index, job.id)
-                        guests[key] = since_us = self._guests.get(key, world.timeline.now_us)
-                        if world.timeline.now_us - since_us >= WAIT_US_MAX:
-                            world.fail("P10", f"{job.id!r} came to n{machine.index}, is not fetched and does not leave")
+                if queue is None:
+                    continue
+                came = queue.exchange.guests if queue.exchange is not None else []
+                for job in queue.oldest(LOOKED_AT_MAX):
+                    if not job.flags & IMPORTED:
+                        continue
+                    key = (machine.index, job.id)
+                    now = next((group for group in came if job in group.jobs), None)
+                    before, since_us = self._guests.get(key, (None, world.timeline.now_us))
+                    if now is not before:
+                        since_us = world.timeline.now_us
+                    guests[key] = now, since_us
+                    if world.timeline.now_us - since_us >= WAIT_US_MAX:
+                        world.fail("P10", f"{job.id!r} came to n{machine.index}, is not fetched and does not leave")
         self._guests = guests
 
     def polled(self, connection: Connection, names: list[bytes], is_empty: bool) -> None:

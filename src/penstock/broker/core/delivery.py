@@ -20,6 +20,7 @@ from penstock.broker.core.jobs import (
     COUNTER_MASK,
     DELIVERED,
     GIVEN,
+    IMPORTED,
     LISTED,
     OUT,
     QUEUED,
@@ -111,7 +112,7 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     # The end of a delay is written down with the job already; everything else that queues it is news.
     is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
-    job.flags &= ~(OUT | GIVEN)
+    job.flags &= ~(OUT | GIVEN | IMPORTED)  # whoever queues it now, it is no longer what another node gave us
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
