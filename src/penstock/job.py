@@ -3,7 +3,7 @@
 `NewJob` goes in, `StoredJob` comes out. Times are unix times in milliseconds, by the clock of the store. `tries` is the
 number of earlier deliveries in which work on the job began and that did not end it: 0 at the first delivery.
 
-A job's id tells when it was made, if it is a UUID of version 7, as ours are, or an ObjectId of MongoDB. Stores that
+A job's id tells when it was made, if it is one of ours (`IdMaker`), or an ObjectId of MongoDB. Stores that
 can't keep the time of a push elsewhere need no field for it.
 """
 
@@ -115,12 +115,15 @@ class Consumer(NamedTuple):
     is_reserving: bool  # it reserves jobs; otherwise it pops them
 
 
+_VERSION = 5  # the digit of our ids
+
+
 class IdMaker:
-    """UUIDs of version 7 (RFC 9562), which sort by the time of their making and tell it.
+    """Ids in the form of UUIDs, which sort by the time of their making and tell it.
 
     Stores order jobs of the same millisecond by their ids, so ids that sort keep jobs of one producer in order. The
-    first 48 bits are milliseconds, 12 bits behind the version are a counter, the rest is random. Keuss' own ids are of
-    version 4: no time is read from those.
+    first 48 bits are milliseconds, 12 bits behind the version are a counter, the rest is random: the layout of version
+    7. Keuss accepts versions 1 to 5 only, and its own are 4, which has no time in it; so ours say 5.
     """
 
     _BLOCK = 4096  # bytes of chance fetched at once: a system call a job would cost more than all else here
@@ -139,7 +142,7 @@ class IdMaker:
         else:
             self._ms = max(now, self._ms + 1)
             self._count = 0
-            self._front = f"{self._ms >> 16:08x}-{self._ms & 0xFFFF:04x}-7"
+            self._front = f"{self._ms >> 16:08x}-{self._ms & 0xFFFF:04x}-{_VERSION}"
         return f"{self._front}{self._count:03x}-{self._chance()}"
 
     def _chance(self) -> str:
@@ -160,13 +163,13 @@ class IdMaker:
 
 new_id = IdMaker()
 
-_VERSION_7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_WITH_TIME = re.compile(rf"([0-9a-f]{{8}})-([0-9a-f]{{4}})-{_VERSION}[0-9a-f]{{3}}-[89ab][0-9a-f]{{3}}-[0-9a-f]{{12}}")
 _OBJECT_ID = re.compile(r"([0-9a-f]{8})[0-9a-f]{16}")
 
 
 def id_time_ms(job_id: str) -> int | None:
     """Return when an id was made, by the clock of its maker; None for an id that doesn't tell."""
-    found = _VERSION_7.fullmatch(job_id)
+    found = _WITH_TIME.fullmatch(job_id)
     if found is not None:
         return int(found[1] + found[2], 16)
     found = _OBJECT_ID.fullmatch(job_id)

@@ -46,7 +46,7 @@ PRINT_SECONDS_MAX = 30.0
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VARYING = re.compile(
-    r"D-[0-9a-f]{8}-[A-Za-z0-9+/]{24}-[0-9a-f]{4}|\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b|"
+    r"D-[0-9a-f]{8}-[A-Za-z0-9+/]{24}-[0-9a-f]{4}|\b[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b|"
     r"\b[0-9a-f]{40}\b|\b[0-9]{16,20}\b|\b[0-9a-f]{8}(?=  |$)"
 )
 READY = "ready to accept connections"

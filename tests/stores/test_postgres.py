@@ -21,7 +21,7 @@ from tests.stores.postgres_look import columns, indexes, rows
 
 pytestmark = pytest.mark.system
 
-UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 FAR = 2_000_000_000.5  # in 2033
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_MS_MAX, REPEAT_MS
 from penstock.broker.core.exchange import Guests
+from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_MS_MAX, REPEAT_MS
 from penstock.broker.core.jobs import ACTIVE, IMPORTED, QUEUED, Job
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.sim.inside import linked_ms
