@@ -44,6 +44,9 @@ class BusCluster:
         peer = self._start_peer(**options)
         assert peer.join(self.node.host, self.node.port) == self.id
         self.wait_until_known(peer)
+        answered = len(peer.seen("PONG"))
+        peer.send("PING")  # as every node does each second: it has a link on which it can confirm copies
+        wait_until(lambda: len(peer.seen("PONG")) > answered)
         self.peers.append(peer)
         return peer
 

@@ -33,7 +33,7 @@ def test_jobs_are_added_and_taken_by_the_hundred(trio):
 @pytest.mark.parametrize(("shape", "sizes"), [(SINGLE, Sizes(200, 100)), (PIPELINE, Sizes(640, 320))])
 def test_jobs_are_added_and_taken_here_and_elsewhere(trio, shape, sizes):
     figures = load_trio(trio, shape, sizes, adds_only=False)
-    assert {name.split()[0] for name in figures} == {"add", "here", "elsewhere"}
+    assert {name.split()[0] for name in figures} == {"add", "here", "elsewhere", "flow"}
     assert all(figures[f"{what} rate"] > 0 for what in ("add", "here", "elsewhere"))
     assert trio.jobs() == [0, 0, 0]
 

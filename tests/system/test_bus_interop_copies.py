@@ -56,6 +56,7 @@ def test_a_copy_is_confirmed_and_kept_with_all_its_fields(cluster: BusCluster) -
         "additional-deliveries": 4,
         "nodes-confirmed": [],
         "body": BODY,
+        "tries": 3,
     }
     assert holders == {cluster.peer.id, cluster.id}
     assert 7100 <= ttl_s <= 7200

@@ -187,7 +187,7 @@ def test_a_node_that_ends_in_the_background_is_told_with_the_end_of_its_log(make
     ended = cluster("start", "--dir", made.directory)
     assert ended.returncode == 1
     assert "node-1 did not start" in ended.stderr
-    assert "nodes.conf line 1" in ended.stderr
+    assert "nodes.conf must have exactly one line with the flag 'myself'" in ended.stderr
 
 
 def test_a_node_that_somebody_else_started_is_left_alone(make: Callable[[int], Made]) -> None:
