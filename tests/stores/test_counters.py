@@ -60,13 +60,13 @@ async def test_counters_have_the_words_of_the_api(place: Place) -> None:
         assert counters(known) == counters(counted)
 
 
-async def test_stats_tell_the_pause_and_the_kind_of_store(place: Place) -> None:
+async def test_stats_tell_the_pause_and_the_kind_of_queue(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push(1)
         await queue.pause()
         counted = await queue.stats()
-        assert (counted["paused"], counted["type"]) == (True, place.name)
+        assert (counted["paused"], counted["type"]) == (True, queue.type)
         await queue.resume()
         assert (await queue.stats())["paused"] is False
 

@@ -391,7 +391,7 @@ def test_threads_share_a_store_and_a_wait_holds_up_nobody(disque_node: ShiftingN
 @pytest.mark.parametrize(
     ("url", "options", "error", "says"),
     [
-        ("disque://host:port", {}, BadUrl, "no URL"),
+        ("disque://host:port", {}, BadUrl, "must have a port"),
         ("disque://", {}, BadUrl, "address of at least one node"),
         ("disque://host:99999", {}, BadUrl, "99999|0-65535"),
         ("disque://host/0", {}, BadUrl, "leave /0 out"),
@@ -500,4 +500,4 @@ async def test_jobs_that_expire_are_counted(disque_node: ShiftingNode) -> None:
         assert store.queue(queue.name).stats()["expired"] == 2
     words = [sys.executable, "-m", "penstock", "stats", url_of(disque_node), queue.name, "--json"]
     printed = subprocess.run(words, check=True, capture_output=True)  # noqa: ASYNC221 - nothing else is under way
-    assert json.loads(printed.stdout) == {"queue": queue.name, "expired": 2}
+    assert json.loads(printed.stdout) == {"queue": queue.name, "expired": 2, "paused": False, "type": "disque"}
