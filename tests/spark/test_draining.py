@@ -150,6 +150,8 @@ def test_a_time_between_batches_is_for_a_drain_that_goes_on(
 def test_the_command_line_refuses_a_second_drain_as_a_mistake_of_the_user(
     url: str, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with blocking.connect(url) as store:
+        store.queue("jobs").push(1)
     with draining.held(str(out)), pytest.raises(SystemExit) as end:
         main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}"])
     assert end.value.code == 2
