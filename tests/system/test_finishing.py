@@ -264,11 +264,13 @@ def test_show_takes_one_id(link: RawLink) -> None:
     assert link.ask("SHOW") == b"-ERR wrong number of arguments for 'show' command\r\n"
 
 
-def test_show_has_fifteen_fields_in_the_order_that_tools_know(shared_node: NodeProcess, queue: bytes) -> None:
+def test_show_has_the_fields_that_tools_know_in_their_order_and_tries_behind_them(
+    shared_node: NodeProcess, queue: bytes
+) -> None:
     names = shared_node.call("SHOW", add(shared_node, queue))[::2]
     assert b" ".join(names) == (
         b"id queue state repl ttl ctime delay retry nacks additional-deliveries nodes-delivered nodes-confirmed "
-        b"next-requeue-within next-awake-within body"
+        b"next-requeue-within next-awake-within body tries"
     )
 
 
@@ -280,13 +282,13 @@ def test_show_gives_numbers_as_integers_and_nodes_as_arrays(
     facts = show(shared_node, job_id)
     wake_ms, ttl_s = facts[b"next-awake-within"], facts[b"ttl"]
     reply = link.ask("SHOW", job_id)
-    head = b"*30\r\n$2\r\nid\r\n$40\r\n%b\r\n$5\r\nqueue\r\n$%d\r\n%b\r\n" % (job_id, len(queue), queue)
+    head = b"*32\r\n$2\r\nid\r\n$40\r\n%b\r\n$5\r\nqueue\r\n$%d\r\n%b\r\n" % (job_id, len(queue), queue)
     numbers = b"$5\r\nstate\r\n$6\r\nqueued\r\n$4\r\nrepl\r\n:1\r\n$3\r\nttl\r\n:%d\r\n$5\r\nctime\r\n:" % ttl_s
     nodes = b"$15\r\nnodes-delivered\r\n*1\r\n$40\r\n%b\r\n$15\r\nnodes-confirmed\r\n*0\r\n" % node_id
     times = b"$19\r\nnext-requeue-within\r\n$-1\r\n$17\r\nnext-awake-within\r\n:"
     assert reply.startswith(head + numbers)
     assert nodes + times in reply
-    assert reply.endswith(b"$4\r\nbody\r\n$4\r\nbody\r\n")
+    assert reply.endswith(b"$4\r\nbody\r\n$4\r\nbody\r\n$5\r\ntries\r\n:0\r\n")
     assert isinstance(wake_ms, int)
 
 
