@@ -1,7 +1,7 @@
 """The other end of the pipe: the results that workers make, moved to where they stay.
 
 With Spark, `penstock spark drain` is a streaming query that writes Parquet files, and goes on while they are read
-here. Where Spark or its Java can't be had, `penstock copy` moves the results into a file of SQLite, over and over.
+here. Where Spark or its Java can't be had, `penstock move` moves the results into a file of SQLite, over and over.
 """
 
 from __future__ import annotations
@@ -121,20 +121,20 @@ def _spark_variables(folder: Path) -> dict[str, str]:
 
 
 class CopyDrain:
-    """`penstock copy`, again and again: it ends when the queue is empty, or when its node is gone."""
+    """`penstock move`, again and again: it ends when the queue is empty, or when its node is gone."""
 
-    name = "copy"
+    name = "move"
     place = "SQLite"
 
     def __init__(self, parts: Parts, url: str) -> None:
         self._parts, self._url = parts, url
         self._target = f"sqlite:///{parts.folder / 'shipped.db'}"
-        self.command = f"penstock copy $JOBS {QUEUE} sqlite:///shipped.db {QUEUE}"
+        self.command = f"penstock move $JOBS {QUEUE} sqlite:///shipped.db {QUEUE}"
         self._part = self._begin()
         self._ended_at = 0.0
 
     def _begin(self) -> Part:
-        return self._parts.start("copy", self._url, QUEUE, self._target, QUEUE, "--quiet")
+        return self._parts.start("move", self._url, QUEUE, self._target, QUEUE, "--quiet")
 
     def check(self) -> None:
         if self._part.process.poll() is None:

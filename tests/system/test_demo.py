@@ -127,7 +127,7 @@ def test_a_job_that_gets_lost_is_told_of(environment: dict[str, str]) -> None:
         "penstock cluster",
         "JOBS",
         "penstock worker",
-        "penstock copy",
+        "penstock move",
         "penstock push",
         "kill",
         "penstock cluster",
