@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "copies not written down",
         "core/replication.py",
-        "    if fresh and node.journal is not None:\n        for group in alike(fresh):\n",
-        "    if fresh and node.journal is None:\n        for group in alike(fresh):\n",
+        "    if fresh and node.journal is not None:\n        note_copies(node, fresh)\n",
+        "",
         1,
         "P1",
     ),

@@ -437,7 +437,8 @@ def _return_guests(node: Node, exchange: Exchange) -> None:
                 _take(queue, job)
             _give(node, queue, peer, jobs, bus.RETURNED)
         if stranded:
-            kept.append(Guests(now_ms + RETURN_MS, guests.giver, stranded))
+            guests.due_ms, guests.jobs = now_ms + RETURN_MS, stranded
+            kept.append(guests)
     exchange.guests = kept
 
 
