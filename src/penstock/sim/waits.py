@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core.exchange import Guests
-from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_MS_MAX, REPEAT_MS
+from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_AGAIN_MS, POLL_MS_MAX, REPEAT_MS
 from penstock.broker.core.jobs import ACTIVE, IMPORTED, QUEUED, Job
 from penstock.broker.core.queues import PAUSED_OUT, Queue
 from penstock.sim.inside import linked_ms
@@ -153,6 +153,9 @@ class Waits:
         queues = [_open_queue(here, name) for name in names]
         jobs_in = sum(queue.jobs_in for queue in queues if queue is not None)
         if here not in machines:
+            return
+        if before is not None and before.jobs_in == jobs_in and now_us - before.at_us < POLL_AGAIN_MS * MS:
+            self._polls[connection] = before  # other nodes hear of calls this close together once
             return
         left = [
             (machine, job)
