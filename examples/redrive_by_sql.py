@@ -8,7 +8,7 @@ import sys
 from pyspark.sql import functions as f
 
 import penstock.blocking
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE
 from penstock.spark.session import local_session
 
 

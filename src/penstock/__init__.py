@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from penstock.queues.aio import Job, Queue, Store, connect
     from penstock.queues.backoff import Exponential, Fixed
     from penstock.queues.capabilities import Capability
-    from penstock.queues.dead_letters import DeadLetter
-    from penstock.queues.pushing import Push
+    from penstock.queues.dead_letter import DeadLetter
+    from penstock.queues.push import Push
     from penstock.worker import Fail, Retry, Summary, Worker
 
 __version__ = "0.1.0"
@@ -50,13 +50,13 @@ choose_modules()
 # Where each name is.
 _HOMES = {
     "Capability": "penstock.queues.capabilities",
-    "DeadLetter": "penstock.queues.dead_letters",
+    "DeadLetter": "penstock.queues.dead_letter",
     "Exponential": "penstock.queues.backoff",
     "Fail": "penstock.worker",
     "Fixed": "penstock.queues.backoff",
     "Job": "penstock.queues.aio",
     "JobState": "penstock.job",
-    "Push": "penstock.queues.pushing",
+    "Push": "penstock.queues.push",
     "Queue": "penstock.queues.aio",
     "Retry": "penstock.worker",
     "Store": "penstock.queues.aio",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock.blocking
-from penstock.queues.dead_letters import ERROR
+from penstock.queues.dead_letter import ERROR
 from tests.docs.examples import ROOT
 from tests.processes import NodeProcess
 

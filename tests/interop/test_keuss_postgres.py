@@ -14,7 +14,7 @@ from penstock.errors import LeaseLost
 from penstock.job import JobState
 from penstock.queues import blocking
 from penstock.queues.blocking import Queue, Store
-from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.dead_letter import DeadLetter
 from tests.interop.keuss_peer import (
     KeussElement,
     KeussPeer,

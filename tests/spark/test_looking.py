@@ -30,8 +30,8 @@ from pyspark.sql.datasource import (
 
 from penstock import blocking
 from penstock.errors import CallerError, Unsupported
-from penstock.queues.looks import Limit
-from penstock.queues.postgres import looks as postgres_looks
+from penstock.queues.scan import Limit
+from penstock.queues.stores.postgres import scan as postgres_looks
 from penstock.spark.columns import COLUMNS
 from penstock.spark.filters import Choice, choice_of
 from penstock.spark.looking import FilteringLook, QueueLook
@@ -184,7 +184,7 @@ def test_a_look_without_a_queue_is_refused(url: str) -> None:
 
 
 def test_a_store_that_can_not_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.queues.blocking.stores.memory import MemoryDriver
+    from penstock.queues.stores.memory.blocking.driver import MemoryDriver
 
     monkeypatch.setattr(MemoryDriver, "capabilities", frozenset())
     with pytest.raises(Unsupported, match="peek"):

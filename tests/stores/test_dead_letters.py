@@ -10,7 +10,7 @@ import pytest
 from penstock import Capability, DeadLetter
 from penstock.codec import HEADERS_BYTES_MAX, to_json
 from penstock.errors import CallerError
-from penstock.queues.dead_letters import ERROR, ERROR_CHARACTERS_MAX, FROM_QUEUE, HEADERS, TIME, TRACEBACK, TRIES
+from penstock.queues.dead_letter import ERROR, ERROR_CHARACTERS_MAX, FROM_QUEUE, HEADERS, TIME, TRACEBACK, TRIES
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

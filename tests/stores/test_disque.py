@@ -28,9 +28,9 @@ from penstock.errors import (
     Unreachable,
 )
 from penstock.queues import aio, blocking
-from penstock.queues.aio.disque import scanning
-from penstock.queues.disque.refusals import as_told
-from penstock.queues.disque.terms import TTL_S_MAX
+from penstock.queues.stores.disque.aio import scanning
+from penstock.queues.stores.disque.refusals import as_told
+from penstock.queues.stores.disque.terms import TTL_S_MAX
 from tests.certificates import Authority
 from tests.conftest import StartNode
 from tests.processes import NodeProcess, free_port

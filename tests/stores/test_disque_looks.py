@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.queues import aio
-from penstock.queues.looks import Wanted
+from penstock.queues.scan import Wanted
 from tests.conftest import StartNode
 from tests.processes import NodeProcess, meet
 from tests.stores.harness import PATIENCE

@@ -21,9 +21,11 @@ from penstock.fsq.waiting import Waiter
 from penstock.job import JobState, NewJob
 from penstock.queues import aio, blocking
 from penstock.queues.blocking.copying import copy
-from penstock.queues.directories import keys, line, looking
-from penstock.queues.directories.adding import Adder
-from penstock.queues.directories.naming import ARGUMENTS, directory_of, queue_of
+from penstock.queues.stores.fsq import line
+from penstock.queues.stores.fsq import scan as looking
+from penstock.queues.stores.fsq import unique as keys
+from penstock.queues.stores.fsq.adding import Adder
+from penstock.queues.stores.fsq.names import ARGUMENTS, directory_of, queue_of
 from tests.fsq import original
 
 PATIENCE = 30.0

@@ -17,7 +17,7 @@ import pytest
 from penstock.fsq import auditing, constants, files
 from penstock.fsq.names import parse
 from penstock.queues import blocking
-from penstock.queues.dead_letters import FROM_QUEUE
+from penstock.queues.dead_letter import FROM_QUEUE
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
 from tests.fsq.crash_walk import walk
 from tests.fsq.test_crashes import mixed

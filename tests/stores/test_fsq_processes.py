@@ -26,7 +26,7 @@ from penstock.fsq import auditing, constants, files
 from penstock.fsq.names import parse
 from penstock.fsq.returning import bring_back
 from penstock.queues import blocking
-from penstock.queues.directories import moving
+from penstock.queues.stores.fsq import moving
 from tests.fsq import original, programs, small_disk
 from tests.fsq.test_refusals import as_nobody
 from tests.processes import wait_until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Capability, JobState
-from penstock.queues.looks import IDS_MAX, Limit, Same, Wanted
+from penstock.queues.scan import IDS_MAX, Limit, Same, Wanted
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 EVERYTHING = Wanted()

@@ -13,8 +13,8 @@ import pytest
 import penstock
 from penstock.errors import CallerError
 from penstock.queues import aio
-from penstock.queues.aio import postgres_keys
-from penstock.queues.postgres import floors
+from penstock.queues.stores.postgres import floors
+from penstock.queues.stores.postgres.aio import unique as postgres_keys
 from tests.servers import PostgresServer
 from tests.stores.harness import PATIENCE
 from tests.stores.postgres_look import columns, indexes, rows

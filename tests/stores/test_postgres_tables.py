@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock.errors import BadPayload, CallerError, StoreError
-from penstock.queues.aio import postgres_keys
-from penstock.queues.postgres.names import index_of, table_of
-from penstock.queues.postgres.statements import IS_TAKEN, creation
+from penstock.queues.stores.postgres.aio import unique as postgres_keys
+from penstock.queues.stores.postgres.names import index_of, table_of
+from penstock.queues.stores.postgres.sql import IS_TAKEN, creation
 from tests.processes import need_module, wait_until
 from tests.servers import PostgresServer
 from tests.stores.harness import PATIENCE

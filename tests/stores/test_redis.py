@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from penstock import DeadLetter, Push
 from penstock.errors import LeaseLost, StoreError
 from penstock.job import JobState
-from penstock.queues.aio.stores import redis_oq
-from penstock.queues.redis import scripts
-from penstock.queues.redis.keys import oq_keys
+from penstock.queues.stores.redis import scripts
+from penstock.queues.stores.redis.aio import ordered as redis_oq
+from penstock.queues.stores.redis.keys import oq_keys
 from tests.server_fixtures import StartRedis
 from tests.servers import RedisServer
 from tests.stores.redis_places import FORMS, HASH, INDEX, NAMESPACE, Raw, connect, new_name, oq_url
@@ -281,7 +281,7 @@ def test_the_state_of_any_element_is_read_and_changed(
 ) -> None:
     inside = ",".join(f"{json.dumps(name)}:{json.dumps(value, separators=(',', ':'))}" for name, value in fields)
     text = f"{{{inside}{ends[0]}}}{ends[1]}"
-    part = (scripts.files("penstock.queues.redis") / "lua" / "queue.lua").read_bytes()
+    part = (scripts.files("penstock.queues.stores.redis") / "lua" / "queue.lua").read_bytes()
     with redis_server.client() as client:
         tries, reserved, changed = client.eval(part + STATE, 8, *oq_keys("q", None), text)
     element = json.loads(text)
@@ -422,7 +422,7 @@ async def test_sizes_tell_reserved_and_scheduled_apart_up_to_a_limit(
 
 
 def redis_oq_blocking() -> Any:
-    from penstock.queues.blocking.stores import redis_oq as module
+    from penstock.queues.stores.redis.blocking import ordered as module
 
     return module
 

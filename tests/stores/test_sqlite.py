@@ -13,8 +13,8 @@ import pytest
 import penstock
 from penstock import blocking
 from penstock.errors import BadPayload, BadUrl, CallerError, ConnectionLost, StoreError, TimedOut
-from penstock.queues.engines import sqlite as engine_module
-from penstock.queues.engines import sqlite_file as file_module
+from penstock.queues.stores.sqlite import engine as engine_module
+from penstock.queues.stores.sqlite import file as file_module
 from tests.stores.harness import PATIENCE
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock import blocking
-from penstock.queues.engines import sqlite_file
+from penstock.queues.stores.sqlite import file as sqlite_file
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.system

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Capability, DeadLetter
 from penstock.job import JobState
-from penstock.queues.dead_letters import ERROR, TRIES, UNBEGUN_MAX
+from penstock.queues.dead_letter import ERROR, TRIES, UNBEGUN_MAX
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 
@@ -201,7 +201,7 @@ async def test_a_job_whose_workers_always_die_before_it_begins_is_given_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert UNBEGUN_MAX == 1000
-    monkeypatch.setattr("penstock.queues.dead_letters.UNBEGUN_MAX", 2)
+    monkeypatch.setattr("penstock.queues.dead_letter.UNBEGUN_MAX", 2)
     async with place.connect() as store:
         queue = store.queue(place.new_name(), dead_letter=DeadLetter(1, place.new_name()))
         await queue.push("work")

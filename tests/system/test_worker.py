@@ -17,7 +17,7 @@ import pytest
 
 from penstock import blocking
 from penstock.job import JobState
-from penstock.queues.dead_letters import ERROR
+from penstock.queues.dead_letter import ERROR
 from penstock.worker.supervisor import EXIT_REPLACE
 from tests.processes import NodeProcess, wait_until
 from tests.servers import RedisServer

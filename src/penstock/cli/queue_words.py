@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.queues.dead_letters import ERROR, FROM_QUEUE, TIME
+from penstock.queues.dead_letter import ERROR, FROM_QUEUE, TIME
 
 if TYPE_CHECKING:
     from penstock.queues.blocking import Job

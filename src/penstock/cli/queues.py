@@ -23,8 +23,8 @@ from penstock.job import JobState
 from penstock.queues.blocking import Queue, connect
 from penstock.queues.blocking.stats.memory import MemoryStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE, TRACEBACK
-from penstock.queues.pushing import Push
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE, TRACEBACK
+from penstock.queues.push import Push
 
 EXIT_NONE = 1  # no job came
 LINES_BATCH = 1000

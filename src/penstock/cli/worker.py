@@ -24,7 +24,7 @@ from penstock.errors import CallerError, OperatorError
 if TYPE_CHECKING:
     from penstock.queues.aio import Store
     from penstock.queues.backoff import Backoff
-    from penstock.queues.dead_letters import DeadLetter
+    from penstock.queues.dead_letter import DeadLetter
     from penstock.worker import Worker
     from penstock.worker.channel import Post
 
@@ -105,7 +105,7 @@ def _limit(max_tries: int | None, queue: str | None) -> DeadLetter | None:
     """When jobs are given up, if anything was said about it."""
     if max_tries is None and queue is None:
         return None
-    from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
+    from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter
     from penstock.worker.worker import MAX_TRIES
 
     return DeadLetter(MAX_TRIES if max_tries is None else max_tries, queue or DEAD_LETTER_QUEUE)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, SupportsFloat, TypeGuard
 
 from penstock.errors import CallerError
-from penstock.queues.pushing import DELAY_S_MAX
+from penstock.queues.push import DELAY_S_MAX
 
 FACTOR_MAX = 1000.0  # beyond that a second try waits for the bound at once; and no number of tries overflows
 

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from penstock.errors import BadUrl, CallerError
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
-from penstock.queues.pushing import Duration, is_number, plain_seconds
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter
+from penstock.queues.push import Duration, is_number, plain_seconds
 
 LEASE_S = 120.0  # Keuss' reserve_delay
 LEASE_S_MAX = 30 * 24 * 3600.0  # beyond that a lease is a job nobody will ever see again

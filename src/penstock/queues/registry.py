@@ -11,42 +11,42 @@ from typing import Any, NamedTuple
 from penstock.errors import BadUrl, MissingExtra
 
 
-class Kind(NamedTuple):
-    """Where a store's driver is, and what it needs."""
+class Part(NamedTuple):
+    """Where a class of a store is, and what it needs."""
 
-    module: str  # below `penstock.queues.aio.stores` and `penstock.queues.blocking.stores`
-    driver: str
+    module: str  # below `penstock.queues`; {form} is aio or blocking
+    name: str
     extra: str | None = None
 
 
 STORES = {
-    "memory": Kind("memory", "MemoryDriver"),
-    "sqlite": Kind("sqlite", "SqliteDriver"),
-    "fsq": Kind("fsq", "FsqDriver"),
-    "disque": Kind("disque", "DisqueDriver"),
-    "disques": Kind("disque", "DisqueDriver"),
-    "redis+list": Kind("redis_list", "RedisListDriver", "redis"),
-    "rediss+list": Kind("redis_list", "RedisListDriver", "redis"),
-    "redis+oq": Kind("redis_oq", "RedisOqDriver", "redis"),
-    "rediss+oq": Kind("redis_oq", "RedisOqDriver", "redis"),
-    "redis": Kind("redis_oq", "RedisOqDriver", "redis"),
-    "rediss": Kind("redis_oq", "RedisOqDriver", "redis"),
-    "postgresql": Kind("postgres", "PostgresDriver", "postgres"),
-    "postgres": Kind("postgres", "PostgresDriver", "postgres"),
+    "memory": Part("stores.memory.{form}.driver", "MemoryDriver"),
+    "sqlite": Part("stores.sqlite.{form}.driver", "SqliteDriver"),
+    "fsq": Part("stores.fsq.{form}.driver", "FsqDriver"),
+    "disque": Part("stores.disque.{form}.driver", "DisqueDriver"),
+    "disques": Part("stores.disque.{form}.driver", "DisqueDriver"),
+    "redis+list": Part("stores.redis.{form}.list", "RedisListDriver", "redis"),
+    "rediss+list": Part("stores.redis.{form}.list", "RedisListDriver", "redis"),
+    "redis+oq": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "rediss+oq": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "redis": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "rediss": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "postgresql": Part("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
+    "postgres": Part("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
 }
 SIGNALS = {
-    "local": Kind("local", "LocalSignal"),
-    "redis": Kind("redis_pubsub", "RedisSignal", "redis"),
-    "rediss": Kind("redis_pubsub", "RedisSignal", "redis"),
-    "postgresql": Kind("postgres_notify", "PostgresSignal", "postgres"),
-    "postgres": Kind("postgres_notify", "PostgresSignal", "postgres"),
+    "local": Part("{form}.signals.local", "LocalSignal"),
+    "redis": Part("stores.redis.{form}.signal", "RedisSignal", "redis"),
+    "rediss": Part("stores.redis.{form}.signal", "RedisSignal", "redis"),
+    "postgresql": Part("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
+    "postgres": Part("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
 }
 STATS = {
-    "memory": Kind("memory", "MemoryStats"),
-    "redis": Kind("redis", "RedisStats", "redis"),
-    "rediss": Kind("redis", "RedisStats", "redis"),
-    "postgresql": Kind("postgres", "PostgresStats", "postgres"),
-    "postgres": Kind("postgres", "PostgresStats", "postgres"),
+    "memory": Part("{form}.stats.memory", "MemoryStats"),
+    "redis": Part("stores.redis.{form}.stats", "RedisStats", "redis"),
+    "rediss": Part("stores.redis.{form}.stats", "RedisStats", "redis"),
+    "postgresql": Part("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
+    "postgres": Part("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
 }
 _TABLES = {"stores": STORES, "signals": SIGNALS, "stats": STATS}
 
@@ -59,25 +59,25 @@ def is_store_url(text: str) -> bool:
     return bool(colon) and (rest.startswith("//") or scheme in STORES)
 
 
-def find(folder: str, scheme: str, form: str) -> Any:
-    """The class for a scheme; `folder` is stores, signals or stats, `form` is aio or blocking."""
-    kind = _TABLES[folder].get(scheme)
-    if kind is None:
-        return _found_elsewhere(folder, scheme, form)
+def find(table: str, scheme: str, form: str) -> Any:
+    """Return the class for a scheme; `table` is stores, signals or stats, `form` is aio or blocking."""
+    part = _TABLES[table].get(scheme)
+    if part is None:
+        return _found_elsewhere(table, scheme, form)
     try:
-        module = import_module(f"penstock.queues.{form}.{folder}.{kind.module}")
+        module = import_module(f"penstock.queues.{part.module.format(form=form)}")
     except ModuleNotFoundError as problem:
-        if kind.extra is None or (problem.name or "").startswith("penstock"):
+        if part.extra is None or (problem.name or "").startswith("penstock"):
             raise
         raise MissingExtra(
-            f"{scheme}: needs the package {problem.name}. Install it with: pip install 'penstock[{kind.extra}]'"
+            f"{scheme}: needs the package {problem.name}. Install it with: pip install 'penstock[{part.extra}]'"
         ) from problem
-    return getattr(module, kind.driver)
+    return getattr(module, part.name)
 
 
-def _found_elsewhere(folder: str, scheme: str, form: str) -> Any:
-    if folder == "stores":
+def _found_elsewhere(table: str, scheme: str, form: str) -> Any:
+    if table == "stores":
         for entry in entry_points(group=ENTRY_POINTS, name=scheme):
             return import_module(f"{entry.value}.{form}").StoreDriver
-    known = ", ".join(f"{name}:" for name in _TABLES[folder])
-    raise BadUrl(f"there is no {folder.rstrip('s')} {scheme}: known are {known}")
+    known = ", ".join(f"{name}:" for name in _TABLES[table])
+    raise BadUrl(f"there is no {table.rstrip('s')} {scheme}: known are {known}")

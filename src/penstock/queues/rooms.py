@@ -1,6 +1,6 @@
 """The named stores in this process's memory, shared by both forms of the library."""
 
-from penstock.queues.engines.memory import MemoryEngine
+from penstock.queues.stores.memory.engine import MemoryEngine
 
 _rooms: dict[str, MemoryEngine] = {}
 

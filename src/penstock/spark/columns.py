@@ -29,9 +29,9 @@ from pyspark.sql.types import StructType
 from penstock.codec import from_json, to_json
 from penstock.errors import CallerError
 from penstock.job import StoredJob
-from penstock.queues.looks import Column, Rows, Same, columns_of
+from penstock.queues.scan import Column, Rows, Same, columns_of
 
-Fields = Mapping[str, Column]  # by their names in `penstock.queues.looks`
+Fields = Mapping[str, Column]  # by their names in `penstock.queues.scan`
 
 _UNKNOWN = Same(None)
 # Reads a value, and tells where it ends. Types know nothing of it.

@@ -32,7 +32,7 @@ from penstock.errors import OperatorError
 from penstock.job import Mark
 from penstock.queues.blocking import Job, Queue, connect
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, ERROR_CHARACTERS_MAX, DeadLetter
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, ERROR_CHARACTERS_MAX, DeadLetter
 
 DEAD_MAX = 10  # of one batch: when more fail it is no fault of the jobs, and the stream had better stop
 TRIES_MAX = 20

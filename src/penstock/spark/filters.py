@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from penstock.queues.looks import IDS_MAX, Limit
+from penstock.queues.scan import IDS_MAX, Limit
 
 SIGNS: dict[type[Filter], str] = {
     EqualTo: "=",

@@ -22,9 +22,9 @@ from penstock.job import JobState
 from penstock.queues import registry
 from penstock.queues.blocking import Store, connect
 from penstock.queues.capabilities import Capability, require
-from penstock.queues.dead_letters import FROM_QUEUE
-from penstock.queues.looks import Part, Rows, Same, Wanted
+from penstock.queues.dead_letter import FROM_QUEUE
 from penstock.queues.options import parse
+from penstock.queues.scan import Part, Rows, Same, Wanted
 from penstock.spark.columns import arrow_schema, fields_of, rows_to_batch
 from penstock.spark.filters import Choice, choice_of
 from penstock.spark.refusals import without_traceback

@@ -54,7 +54,7 @@ from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PartlyA
 from penstock.queues.blocking import Queue, connect
 from penstock.queues.blocking.counting import Counting
 from penstock.queues.capabilities import Capability, require
-from penstock.queues.pushing import NEEDS, Push
+from penstock.queues.push import NEEDS, Push
 from penstock.spark.outages import through_outages
 from penstock.spark.refusals import without_traceback
 from penstock.spark.settings import PUSH_OPTIONS, Settings

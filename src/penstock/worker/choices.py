@@ -17,8 +17,8 @@ Whatever counts as a try and was the last one sends the job to the dead letters 
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.queues.dead_letters import Failure, described, last_lines
-from penstock.queues.pushing import Duration, seconds
+from penstock.queues.dead_letter import Failure, described, last_lines
+from penstock.queues.push import Duration, seconds
 
 
 class Retry(Exception):

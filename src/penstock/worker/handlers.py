@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import CallerError
 from penstock.queues.aio import Job
-from penstock.queues.dead_letters import described
+from penstock.queues.dead_letter import described
 from penstock.worker.worker import Handler, is_async, refuse_generator
 
 NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")

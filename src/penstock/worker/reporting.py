@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.errors import LeaseLost
 from penstock.queues.aio import Job
-from penstock.queues.dead_letters import described
+from penstock.queues.dead_letter import described
 from penstock.worker.choices import Kind, Stopped
 from penstock.worker.events import log, say
 from penstock.worker.held import Held

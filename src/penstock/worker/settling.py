@@ -21,7 +21,7 @@ from contextlib import suppress
 from penstock.errors import CallerError, LeaseLost
 from penstock.queues.aio import Queue
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import described
+from penstock.queues.dead_letter import described
 from penstock.worker.choices import Kind, Verdict
 from penstock.worker.events import say
 from penstock.worker.held import Held

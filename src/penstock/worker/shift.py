@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.queues.aio import Job, Queue
 from penstock.queues.backoff import Backoff, Exponential, checked_delay
-from penstock.queues.dead_letters import DeadLetter, described
+from penstock.queues.dead_letter import DeadLetter, described
 from penstock.worker.choices import ENDED, LOST, RELEASED, Kind, Stopped, Verdict, verdict_of
 from penstock.worker.events import say
 from penstock.worker.held import Held

@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 from penstock.errors import CallerError, LeaseLost
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store
-from penstock.queues.dead_letters import Error
-from penstock.queues.pushing import Duration
+from penstock.queues.dead_letter import Error
+from penstock.queues.push import Duration
 
 T = TypeVar("T")
 

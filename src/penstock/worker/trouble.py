@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.queues.dead_letters import described
+from penstock.queues.dead_letter import described
 from penstock.worker.events import say
 
 FIRST_PAUSE_S = 0.25

@@ -15,7 +15,7 @@ from penstock.errors import CallerError
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store, connect
 from penstock.queues.backoff import Backoff, Exponential
-from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.dead_letter import DeadLetter
 from penstock.queues.options import checked_lease
 from penstock.worker.events import say
 from penstock.worker.reporting import OnDone, OnError, Reporter, Summary, call_hook

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.job import Lease
-from penstock.queues.disque.jobs import held, token
+from penstock.queues.stores.disque.jobs import held, token
 
 NODE = "a" * 40
 

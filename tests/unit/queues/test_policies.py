@@ -10,7 +10,7 @@ from penstock import DeadLetter, Exponential, Fixed
 from penstock.errors import CallerError
 from penstock.job import IdMaker, StoredJob, id_time_ms
 from penstock.queues.backoff import FACTOR_MAX
-from penstock.queues.dead_letters import from_dead_letters, to_dead_letters
+from penstock.queues.dead_letter import from_dead_letters, to_dead_letters
 
 
 @pytest.mark.parametrize("tries", [1, 2, 5])

@@ -10,7 +10,7 @@ import pytest
 from penstock.codec import decode, encode
 from penstock.errors import BadPayload, BadUrl, ConnectionLost, OutcomeUnknown, StoreError
 from penstock.job import JobState, Lease, Move, NewJob
-from penstock.queues.postgres.elements import (
+from penstock.queues.stores.postgres.element import (
     ELEMENT_BYTES_MAX,
     Token,
     id_batch,
@@ -19,12 +19,12 @@ from penstock.queues.postgres.elements import (
     packed,
     unpacked,
 )
-from penstock.queues.postgres.floors import JOBS_MIN, NOTHING_US, TRUST_S, Floor
-from penstock.queues.postgres.names import channel_name, index_of, other_index_of, quoted, table_of
-from penstock.queues.postgres.statements import SETTINGS, Statements
+from penstock.queues.stores.postgres.floors import JOBS_MIN, NOTHING_US, TRUST_S, Floor
+from penstock.queues.stores.postgres.names import channel_name, index_of, other_index_of, quoted, table_of
+from penstock.queues.stores.postgres.sql import SETTINGS, Statements
 from tests.processes import need_module
 
-problems = pytest.importorskip("penstock.queues.postgres.problems")
+problems = pytest.importorskip("penstock.queues.stores.postgres.errors")
 
 
 def job(payload: Any, **fields: Any) -> NewJob:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.options import parse
-from penstock.queues.redis.address import CALL_S, RedisPlace, read_address
-from penstock.queues.redis.keys import claim_key, pattern_of, tag_of
+from penstock.queues.stores.redis.address import CALL_S, RedisPlace, read_address
+from penstock.queues.stores.redis.keys import claim_key, pattern_of, tag_of
 
 
 def read(url: str, **extra: Any) -> RedisPlace:

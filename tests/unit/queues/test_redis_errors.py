@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions
 
 from penstock.errors import AuthenticationError, ConnectionLost, OutcomeUnknown, PenstockError, StoreError, TimedOut
-from penstock.queues.redis.errors import explain
+from penstock.queues.stores.redis.errors import explain
 
 
 def told(problem: Exception, *, was_sent: bool = True, again: bool = False) -> PenstockError:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import DeadLetter, Fail, Fixed, Job, Retry, Store, Worker
 from penstock.errors import LeaseLost
-from penstock.queues.dead_letters import ERROR, TRACEBACK, TRIES
+from penstock.queues.dead_letter import ERROR, TRACEBACK, TRIES
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import Job, JobState, Store, Summary, Worker, blocking
 from penstock.errors import CallerError
-from penstock.queues.dead_letters import ERROR
+from penstock.queues.dead_letter import ERROR
 from penstock.worker.held import Held
 from penstock.worker.settling import Settler
 from penstock.worker.tasks import Tasks

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from penstock import Fixed, Job, JobState, Worker, blocking
-from penstock.queues.dead_letters import ERROR
+from penstock.queues.dead_letter import ERROR
 from penstock.worker.logs import facts_of
 from penstock.worker.running import CANCEL_S
 from tests.unit.worker.virtual_time import VirtualLoop, memory_store, virtual

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import Summary, Worker, blocking
 from penstock.errors import CallerError, LeaseLost
-from penstock.queues.dead_letters import ERROR
+from penstock.queues.dead_letter import ERROR
 
 PATIENCE_S = 30.0
 

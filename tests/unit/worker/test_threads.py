@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock import Fail, Fixed, Job, JobState, Worker
-from penstock.queues.dead_letters import ERROR
+from penstock.queues.dead_letter import ERROR
 
 PATIENCE_S = 30.0
 

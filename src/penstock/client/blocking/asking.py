@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/client/aio/asking.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/asking.py: change that, then run `make blocking`.
 """How a client asks: one command, or several of a kind in one go, of the node that it is on or of another one."""
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/client/aio/cluster.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/cluster.py: change that, then run `make blocking`.
 """The cluster client: every command of a node as a method, with types.
 
     with ClusterClient("10.0.0.1:7711,10.0.0.2:7711") as client:

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/client/aio/looking.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/looking.py: change that, then run `make blocking`.
 """What a node knows: its queues, its jobs, and itself."""
 
 from collections.abc import Iterable, Iterator

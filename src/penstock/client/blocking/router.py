@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/client/aio/router.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/router.py: change that, then run `make blocking`.
 """Finds a node for every command, and another one when that fails.
 
 The client is *on* one node, and stays there while all is well. It moves, between two calls, when that node can't be

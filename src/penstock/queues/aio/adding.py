@@ -8,7 +8,7 @@ from penstock.job import NewJob
 from penstock.queues.aio.coalescing import Coalescer
 from penstock.queues.aio.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.pushing import Duration, Push, new_job
+from penstock.queues.push import Duration, Push, new_job
 
 
 class Adding(QueueBase):

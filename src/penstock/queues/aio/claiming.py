@@ -5,7 +5,7 @@ from penstock.queues.aio.ending import Ending
 from penstock.queues.aio.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, milliseconds
+from penstock.queues.push import Duration, milliseconds
 
 
 class Claiming(Ending):

@@ -18,7 +18,7 @@ from penstock.job import JobState
 from penstock.queues.aio.job import Job
 from penstock.queues.aio.queue import Queue
 from penstock.queues.capabilities import Capability
-from penstock.queues.pushing import Push
+from penstock.queues.push import Push
 
 BATCH = 500
 UNIQUE_FOR_S = 24 * 3600.0  # so long a move that was cut off can be taken up again without doubles

@@ -28,8 +28,8 @@ from penstock.job import JobState, Lease, Mark, Move, NewJob, Sizes, StoredJob
 from penstock.queues.aio.signals.base import Signal
 from penstock.queues.aio.stats.base import Stats
 from penstock.queues.capabilities import Capability
-from penstock.queues.looks import NOTHING, Part, Rows, Wanted, bound, columns_of
 from penstock.queues.options import OPTIONS, POLL_S, Address, Options
+from penstock.queues.scan import NOTHING, Part, Rows, Wanted, bound, columns_of
 
 PAGE = 500  # jobs looked at in one call
 

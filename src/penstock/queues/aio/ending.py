@@ -11,9 +11,9 @@ from penstock.queues.aio.coalescing import Coalescer
 from penstock.queues.aio.job import Job
 from penstock.queues.aio.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DeadLetter, Error, to_dead_letters
+from penstock.queues.dead_letter import DeadLetter, Error, to_dead_letters
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, milliseconds, point_ms
+from penstock.queues.push import Duration, milliseconds, point_ms
 
 
 class Ending(QueueBase):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
-from penstock.queues.dead_letters import Error
-from penstock.queues.pushing import Duration
+from penstock.queues.dead_letter import Error
+from penstock.queues.push import Duration
 
 if TYPE_CHECKING:
     from penstock.queues.aio.queue import Queue

@@ -9,7 +9,7 @@ from penstock.queues.aio.ending import Ending, stored_body
 from penstock.queues.aio.job import Job
 from penstock.queues.aio.stats.base import shown
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import FROM_QUEUE, from_dead_letters
+from penstock.queues.dead_letter import FROM_QUEUE, from_dead_letters
 
 PAGE = 500  # jobs looked at in one round trip
 

@@ -13,7 +13,7 @@ from penstock.queues.aio.claiming import Claiming
 from penstock.queues.aio.looking import Looking
 from penstock.queues.aio.taking import Taking
 from penstock.queues.backoff import Backoff
-from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.dead_letter import DeadLetter
 
 
 class Queue(Adding, Taking, Looking, Claiming):

@@ -12,9 +12,9 @@ from penstock.queues.aio.listening import Ear
 from penstock.queues.aio.once import Once
 from penstock.queues.backoff import Backoff
 from penstock.queues.capabilities import Capability, require
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, is_number, plain_seconds
+from penstock.queues.push import Duration, is_number, plain_seconds
 
 if TYPE_CHECKING:
     from penstock.queues.aio.store import Store

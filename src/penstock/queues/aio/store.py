@@ -17,9 +17,9 @@ from penstock.queues.aio.stats.base import Stats, shown
 from penstock.queues.aio.stats.memory import MemoryStats
 from penstock.queues.backoff import Backoff
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.dead_letter import DeadLetter
 from penstock.queues.options import Limit, Options, checked_dead_letter, parse
-from penstock.queues.pushing import Duration, plain_seconds
+from penstock.queues.push import Duration, plain_seconds
 
 FORM = __name__.split(".")[2]  # aio or blocking
 

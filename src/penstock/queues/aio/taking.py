@@ -15,7 +15,7 @@ from penstock.queues.aio.fetching import Fetcher
 from penstock.queues.aio.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, is_number, milliseconds, plain_seconds
+from penstock.queues.push import Duration, is_number, milliseconds, plain_seconds
 
 
 class Taking(Ending):

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/__init__.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/__init__.py: change that, then run `make blocking`.
 """The queue library for asyncio, and the source of its blocking form."""
 
 from penstock.queues.blocking.job import Job

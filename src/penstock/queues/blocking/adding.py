@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/adding.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/adding.py: change that, then run `make blocking`.
 """Jobs into a queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from penstock.job import NewJob
 from penstock.queues.blocking.coalescing import Coalescer
 from penstock.queues.blocking.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.pushing import Duration, Push, new_job
+from penstock.queues.push import Duration, Push, new_job
 
 
 class Adding(QueueBase):

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/claiming.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/claiming.py: change that, then run `make blocking`.
 """Many jobs leased under one key."""
 
 from penstock.errors import CallerError
@@ -6,7 +6,7 @@ from penstock.queues.blocking.ending import Ending
 from penstock.queues.blocking.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, milliseconds
+from penstock.queues.push import Duration, milliseconds
 
 
 class Claiming(Ending):

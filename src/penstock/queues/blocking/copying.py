@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/copying.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/copying.py: change that, then run `make blocking`.
 """Moves the jobs of a queue to a queue of another store, so that a move which was cut off can be taken up again.
 
 Ready jobs are taken in batches, stored over there, then ended here. Where the source has claims, a batch is claimed
@@ -19,7 +19,7 @@ from penstock.job import JobState
 from penstock.queues.blocking.job import Job
 from penstock.queues.blocking.queue import Queue
 from penstock.queues.capabilities import Capability
-from penstock.queues.pushing import Push
+from penstock.queues.push import Push
 
 BATCH = 500
 UNIQUE_FOR_S = 24 * 3600.0  # so long a move that was cut off can be taken up again without doubles

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/driver.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/driver.py: change that, then run `make blocking`.
 """What a store must do for the queue library.
 
 A driver moves jobs in and out of one store, many at a time, one round trip a call. It knows nothing of codecs, waiting,
@@ -29,8 +29,8 @@ from penstock.job import JobState, Lease, Mark, Move, NewJob, Sizes, StoredJob
 from penstock.queues.blocking.signals.base import Signal
 from penstock.queues.blocking.stats.base import Stats
 from penstock.queues.capabilities import Capability
-from penstock.queues.looks import NOTHING, Part, Rows, Wanted, bound, columns_of
 from penstock.queues.options import OPTIONS, POLL_S, Address, Options
+from penstock.queues.scan import NOTHING, Part, Rows, Wanted, bound, columns_of
 
 PAGE = 500  # jobs looked at in one call
 

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/ending.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/ending.py: change that, then run `make blocking`.
 """How reserved jobs end, or go on."""
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ from penstock.queues.blocking.coalescing import Coalescer
 from penstock.queues.blocking.job import Job
 from penstock.queues.blocking.queue_base import QueueBase
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DeadLetter, Error, to_dead_letters
+from penstock.queues.dead_letter import DeadLetter, Error, to_dead_letters
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, milliseconds, point_ms
+from penstock.queues.push import Duration, milliseconds, point_ms
 
 
 class Ending(QueueBase):

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/job.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/job.py: change that, then run `make blocking`.
 """A job in a worker's hands."""
 
 from contextlib import suppress
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
-from penstock.queues.dead_letters import Error
-from penstock.queues.pushing import Duration
+from penstock.queues.dead_letter import Error
+from penstock.queues.push import Duration
 
 if TYPE_CHECKING:
     from penstock.queues.blocking.queue import Queue

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/looking.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/looking.py: change that, then run `make blocking`.
 """What is in a queue, and how to tidy it up."""
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from penstock.queues.blocking.ending import Ending, stored_body
 from penstock.queues.blocking.job import Job
 from penstock.queues.blocking.stats.base import shown
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import FROM_QUEUE, from_dead_letters
+from penstock.queues.dead_letter import FROM_QUEUE, from_dead_letters
 
 PAGE = 500  # jobs looked at in one round trip
 

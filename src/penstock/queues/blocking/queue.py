@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/queue.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/queue.py: change that, then run `make blocking`.
 """A queue: what the API promises, on top of what a driver can do.
 
 Single calls that are made at the same time go to the store as one (`coalescing`); callers that wait for jobs are served
@@ -14,7 +14,7 @@ from penstock.queues.blocking.adding import Adding
 from penstock.queues.blocking.claiming import Claiming
 from penstock.queues.blocking.looking import Looking
 from penstock.queues.blocking.taking import Taking
-from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.dead_letter import DeadLetter
 
 
 class Queue(Adding, Taking, Looking, Claiming):

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/queue_base.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/queue_base.py: change that, then run `make blocking`.
 """What all parts of a queue share: its options, its pause, its signals."""
 
 import time
@@ -13,9 +13,9 @@ from penstock.queues.blocking.fetching import Fetcher
 from penstock.queues.blocking.listening import Ear
 from penstock.queues.blocking.once import Once
 from penstock.queues.capabilities import Capability, require
-from penstock.queues.dead_letters import DEAD_LETTER_QUEUE, DeadLetter
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, is_number, plain_seconds
+from penstock.queues.push import Duration, is_number, plain_seconds
 
 if TYPE_CHECKING:
     from penstock.queues.blocking.store import Store

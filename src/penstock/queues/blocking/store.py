@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/store.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/store.py: change that, then run `make blocking`.
 """A store: where queues live, found by its URL."""
 
 from contextlib import suppress
@@ -18,9 +18,9 @@ from penstock.queues.blocking.signals.local import LocalSignal
 from penstock.queues.blocking.stats.base import Stats, shown
 from penstock.queues.blocking.stats.memory import MemoryStats
 from penstock.queues.capabilities import Capability
-from penstock.queues.dead_letters import DeadLetter
+from penstock.queues.dead_letter import DeadLetter
 from penstock.queues.options import Limit, Options, checked_dead_letter, parse
-from penstock.queues.pushing import Duration, plain_seconds
+from penstock.queues.push import Duration, plain_seconds
 
 FORM = __name__.split(".")[2]  # blocking or blocking
 

@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/taking.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/taking.py: change that, then run `make blocking`.
 """Jobs out of a queue.
 
 Callers that wait are served by a pump for each way of taking (`fetching`). The limit on tries is looked at here, too: a
@@ -16,7 +16,7 @@ from penstock.queues.blocking.fetching import Fetcher
 from penstock.queues.blocking.job import Job
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import checked_lease
-from penstock.queues.pushing import Duration, is_number, milliseconds, plain_seconds
+from penstock.queues.push import Duration, is_number, milliseconds, plain_seconds
 
 
 class Taking(Ending):

@@ -1,2 +1,2 @@
-# Written by scripts/blocking from src/penstock/queues/aio/signals/__init__.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/signals/__init__.py: change that, then run `make blocking`.
 """How waiting consumers hear of new jobs: one module a way."""

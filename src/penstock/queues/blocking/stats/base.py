@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/stats/base.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/stats/base.py: change that, then run `make blocking`.
 """Counters, the pause flag and the options of every queue in one namespace: also the directory of queues.
 
 Counters are stored under Keuss' names, so that Node and Python share them; people see the verbs of the API:

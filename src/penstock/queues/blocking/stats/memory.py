@@ -1,4 +1,4 @@
-# Written by scripts/blocking from src/penstock/queues/aio/stats/memory.py: change that, then run `make blocking`.
+# Written by scripts/blocking from ../aio/stats/memory.py: change that, then run `make blocking`.
 """Statistics within this process: stores of the same place and namespace share them."""
 
 from collections import Counter

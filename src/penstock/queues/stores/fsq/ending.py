@@ -1,0 +1,159 @@
+"""How reserved jobs end, come back, or are kept for longer: by a rename out of the directory that the token names.
+
+A rename finds the item or doesn't: that is the check of the token. What finds nothing has changed nothing.
+"""
+
+import os
+from collections.abc import Sequence
+
+from penstock.fsq import aside, files
+from penstock.fsq.files import Steps
+from penstock.fsq.names import ItemName
+from penstock.fsq.returning import put_into_queue
+from penstock.job import Lease
+from penstock.queues.stores.fsq.directory import Place
+from penstock.queues.stores.fsq.names import Token, item_of, read_token
+
+_MAKING_TRIES = 5  # of a directory that somebody else removes at the same time, since it was empty
+
+
+class Ender:
+    """Ends leases, one by one, and syncs all that it touched at the end of its block."""
+
+    def __init__(self, place: Place, keep: bool) -> None:
+        self.place = place
+        self.aside = place.aside
+        self.steps = Steps()
+        self._keep = keep
+        self._is_any_ready = self._is_any_parked = False
+        # Directories for leases that are made longer, by their end, their claim, and whether they have begun.
+        self._made: dict[tuple[int, str | None, int], str] = {}
+        self._counts: dict[str, int] = {}  # of items in them
+
+    def __enter__(self) -> "Ender":
+        self.steps.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.steps.__exit__(None, None, None)
+        for directory, count in self._counts.items():
+            self.place.drawers.filled(directory, count)
+        if self._is_any_parked:
+            self.aside.tell_news()
+        if self._is_any_ready:
+            self.place.pull_trigger()
+
+    def left(self, where: str) -> None:
+        """An item has gone from a directory of leases."""
+        # The reservation was not synced: the name in `queue` might come back after a power failure.
+        self.steps.touch(self.aside.queue)
+        self._clear(os.path.dirname(where))
+
+    def _clear(self, directory: str) -> None:
+        if directory.startswith(self.aside.side) and not self.place.drawers.emptied(directory):
+            self.steps.empty(directory)
+
+    def end(self, where: str) -> bool:
+        """End an item: to `done` if those are kept, else it is removed. False if it isn't there."""
+        try:
+            if self._keep:
+                self.steps.move(where, f"{self.aside.done}/{os.path.basename(where)}")
+            else:
+                self.steps.remove(where)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        self.left(where)
+        return True
+
+    def give_back(self, where: str, name: ItemName, tries: int, mature_ms: int | None) -> bool:
+        """Let an item wait again, at once or until a time. False if it isn't there."""
+        try:
+            if mature_ms is None:
+                for file in put_into_queue(self.aside, where, name, tries, self.steps):
+                    self.place.line.put(file)
+            else:
+                directory = self.aside.parking(mature_ms)
+                self.into(where, directory, name, tries)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        self._is_any_ready |= mature_ms is None
+        self._is_any_parked |= mature_ms is not None
+        self.left(where)
+        return True
+
+    def into(self, where: str, directory: str, name: ItemName, tries: int | None = None) -> ItemName:
+        """Rename an item into a directory that may have to be made; gives the name that it has there."""
+        attempts = 0
+        while True:
+            attempts += 1
+            self.aside.make(directory)
+            free = self.aside.free(directory, name, name.tries if tries is None else tries)
+            try:
+                self.steps.move(where, f"{directory}/{free}")
+            except FileNotFoundError:
+                if attempts == _MAKING_TRIES or not os.path.lexists(where):
+                    raise
+            else:
+                return free
+
+    def begin(self, lease: Lease) -> None:
+        """Note that work on an item has begun; nothing if it isn't there, or was noted before."""
+        token = read_token(lease.token)
+        where = self.place.leased(lease.id, token)
+        if where is None or not aside.ahead_of(os.path.dirname(where)) or not os.path.lexists(where):
+            return
+        directory = aside.begun(os.path.dirname(where))
+        self.place.drawers.add(directory)
+        try:
+            files.disk.rename(where, f"{directory}/{os.path.basename(where)}")
+        except (FileNotFoundError, NotADirectoryError):
+            self._clear(directory)
+        else:
+            self._clear(os.path.dirname(where))
+
+    def extend(self, lease: Lease, until_ms: int, has_begun: bool = False) -> str | None:
+        """Keep an item until then; gives the new token, or None if it isn't there."""
+        token = read_token(lease.token)
+        where = self.place.leased(lease.id, token)
+        name = None if token is None else item_of(lease.id, token.tries)
+        if where is None or token is None or name is None or not os.path.lexists(where):
+            return None
+        group = until_ms, token.key, 0 if has_begun else aside.ahead_of(os.path.dirname(where))
+        if group not in self._made:
+            self._made[group] = self.aside.new_lease(*group)
+            if token.key is None:
+                self.place.drawers.make(self._made[group])
+                self.steps.lead(self.aside.lease)
+        directory = self._made[group]
+        try:
+            name = self.into(where, directory, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        self._clear(os.path.dirname(where))
+        self._counts[directory] = self._counts.get(directory, 0) + 1
+        return str(Token(os.path.basename(directory), name.tries, token.key))
+
+
+def ack(place: Place, leases: Sequence[Lease], keep: bool, begun: Sequence[Lease] = ()) -> list[bool]:
+    """End jobs. Work on others has begun."""
+    with Ender(place, keep) as ender:
+        for lease in begun:
+            ender.begin(lease)
+        found = [place.leased(lease.id, read_token(lease.token)) for lease in leases]
+        return [where is not None and ender.end(where) for where in found]
+
+
+def give_back(place: Place, leases: Sequence[Lease], matures_ms: Sequence[int | None], more_tries: int) -> list[bool]:
+    """Let jobs wait again, each at once or until a time, with so many tries more."""
+    done = []
+    with Ender(place, keep=False) as ender:
+        for lease, mature_ms in zip(leases, matures_ms, strict=True):
+            token = read_token(lease.token)
+            where = place.leased(lease.id, token)
+            name = None if token is None else item_of(lease.id, token.tries)
+            done.append(
+                where is not None
+                and name is not None
+                and ender.give_back(where, name, name.tries + more_tries, mature_ms)
+            )
+    return done

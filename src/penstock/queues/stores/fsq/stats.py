@@ -1,0 +1,84 @@
+"""Counters and options of queues: a small file for each namespace, beside the queue.
+
+    .penstock/stats/NAMESPACE.json     JSON: counters, options
+    .penstock/stats.lock               locked by who changes one
+
+They are not synced: after a power failure counts may be missing. A queue that isn't installed yet has nothing beside
+it: what is told of it is kept here until it is. Pauses are not here: those are the down files of the queues.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from penstock.codec import from_json, to_json
+from penstock.queues.stores.engine import Statistics
+from penstock.queues.stores.fsq.directory import Place
+from penstock.queues.stores.fsq.names import directory_of
+from penstock.queues.stores.fsq.unique import locked, write_whole
+
+
+class Ledger(Statistics):
+    """The statistics of one namespace."""
+
+    def __init__(self, place_of: Callable[[str], Place], namespace: str) -> None:
+        self._place_of = place_of
+        self._file = f"{directory_of(namespace)}.json"
+        self._options: dict[str, Mapping[str, Any]] = {}  # of queues that are not installed yet
+
+    def _where(self, place: Place) -> str:
+        return f"{place.aside.side}/stats"
+
+    def _read(self, queue: str) -> dict[str, Any]:
+        where = self._where(self._place_of(queue))
+        with suppress(OSError, ValueError), open(f"{where}/{self._file}", "rb") as stream:
+            found = from_json(stream.read())
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    def _change(self, queue: str, change: Callable[[dict[str, Any]], None]) -> None:
+        place = self._place_of(queue)
+        place.aside.make(self._where(place), is_safe=False)
+        with locked(f"{place.aside.side}/stats.lock"):
+            known = self._read(queue)
+            change(known)
+            write_whole(f"{self._where(place)}/{self._file}", to_json(known).encode(), is_safe=False)
+
+    def is_waiting_for(self, queue: str) -> bool:
+        """Whether something is kept here until the queue is installed."""
+        return queue in self._options
+
+    def settle(self, queue: str) -> None:
+        """Write down what was kept, if the queue is installed now."""
+        if queue in self._options and self._place_of(queue).is_there():
+            self.register(queue, self._options.pop(queue))
+
+    def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        for queue, counters in counts.items():
+            if self._place_of(queue).is_there():
+                self._change(queue, partial(_add, counters))
+                self.settle(queue)
+
+    def counters(self, queue: str) -> dict[str, int]:
+        return {name: int(value) for name, value in self._read(queue).get("counters", {}).items()}
+
+    def register(self, queue: str, options: Mapping[str, Any]) -> None:
+        if not self._place_of(queue).is_there():
+            if options or queue not in self._options:
+                self._options[queue] = dict(options)
+        elif options and self._read(queue).get("options") != options:
+            self._change(queue, lambda known: known.update(options=dict(options)))
+
+    def options(self, queue: str) -> dict[str, Any]:
+        return dict(self._read(queue).get("options") or self._options.get(queue, {}))
+
+    def queues(self) -> list[str]:
+        return sorted(self._options)
+
+
+def _add(counters: Mapping[str, int], known: dict[str, Any]) -> None:
+    sums = known.setdefault("counters", {})
+    for counter, much in counters.items():
+        sums[counter] = sums.get(counter, 0) + much

@@ -1,0 +1,84 @@
+"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas`, which are ours alone.
+
+See `side_tables`. Keuss has no statistics there: to share them with Node, use those of Redis.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from penstock.codec import from_json, to_json
+from penstock.errors import OutcomeUnknown
+from penstock.queues.aio.stats.base import COUNTERS as NAMES
+from penstock.queues.aio.stats.base import Stats
+from penstock.queues.options import Address
+from penstock.queues.stores.postgres.aio.client import Pool
+from penstock.queues.stores.postgres.aio.link import Rows
+from penstock.queues.stores.postgres.element import batch
+from penstock.queues.stores.postgres.names import check_zero_bytes
+from penstock.queues.stores.postgres.side_tables import (
+    COUNT,
+    COUNTERS,
+    DELTAS,
+    OPTIONS,
+    PAUSED,
+    QUEUES,
+    REGISTER,
+    SET_PAUSED,
+)
+
+
+class PostgresStats(Stats):
+    """Counters, options and pauses of one namespace."""
+
+    def __init__(self, address: Address, extra: Mapping[str, Any], namespace: str, pool: Pool | None = None) -> None:
+        self._pool = Pool(address, extra) if pool is None else pool
+        self._is_own = pool is None
+        self._namespace = namespace
+
+    async def open(self) -> None:
+        if self._is_own:
+            await self._pool.open()
+
+    async def close(self) -> None:
+        if self._is_own:
+            await self._pool.close()
+
+    async def _run(self, statement: str, *values: str) -> Rows:
+        for value in values[:1]:  # the queue
+            check_zero_bytes(value)
+        return await self._pool.run_beside("penstock_queues", statement, self._namespace, *values)
+
+    async def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        for queue in counts:
+            check_zero_bytes(queue)
+        records = [
+            f'{{"q":{to_json(queue)},"c":{to_json(name)},"v":{much}}}'
+            for queue, counters in counts.items()
+            for name, much in counters.items()
+        ]
+        await self._pool.make_countable()
+        # Rather counted once too seldom than twice: the caller would add the same again.
+        with suppress(OutcomeUnknown):
+            await self._pool.run_beside(DELTAS, COUNT, self._namespace, batch(records), is_once=True)
+
+    async def counters(self, queue: str) -> dict[str, int]:
+        await self._pool.make_countable()
+        return {**dict.fromkeys(NAMES, 0), **dict(await self._run(COUNTERS, queue))}
+
+    async def register(self, queue: str, options: Mapping[str, Any]) -> None:
+        await self._run(REGISTER, queue, to_json(dict(options)))
+
+    async def options(self, queue: str) -> dict[str, Any]:
+        rows = await self._run(OPTIONS, queue)
+        return dict(from_json(rows[0][0])) if rows else {}
+
+    async def queues(self) -> list[str]:
+        return [row[0] for row in await self._run(QUEUES)]
+
+    async def paused(self, queue: str) -> bool:
+        rows = await self._run(PAUSED, queue)
+        return bool(rows and rows[0][0])
+
+    async def set_paused(self, queue: str, paused: bool) -> None:
+        await self._run(SET_PAUSED, queue, "true" if paused else "false")

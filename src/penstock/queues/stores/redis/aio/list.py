@@ -1,0 +1,134 @@
+"""`redis+list:` keeps jobs in Redis as Keuss' redis-list does: the fastest queue that Node and Python can share.
+
+| key                       | type   | whose | read and written                                                    |
+|---------------------------|--------|-------|---------------------------------------------------------------------|
+| keuss:q:list:QUEUE        | list   | Keuss | `{"payload":..,"hdrs":..,"tries":N}`; pushed left, popped right     |
+| penstock:list:told:...    | string | ours  | keeps signals that may be needless apart                            |
+
+Signals and statistics have Keuss' channels and hashes (`signals.redis_pubsub`, `stats.redis`). There are no ids, no
+delays and no reservations: `push` gives the length of the list, as Keuss does, and `pop` is the only way out. All else
+is refused. The time of a push is among an element's headers, as `x-penstock-created`; `job.headers` doesn't show it.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from penstock.job import JobState, NewJob, Sizes, StoredJob
+from penstock.queues.aio.driver import Driver, Page
+from penstock.queues.aio.signals.base import Signal
+from penstock.queues.aio.stats.base import Stats
+from penstock.queues.capabilities import Capability
+from penstock.queues.options import Address, Options
+from penstock.queues.stores.redis.aio.link import RedisLink
+from penstock.queues.stores.redis.aio.signal import RedisSignal
+from penstock.queues.stores.redis.aio.stats import RedisStats
+from penstock.queues.stores.redis.element import CREATED, stored_job, written_payload
+from penstock.queues.stores.redis.keys import LIST, check_list_name, list_keys, pattern_of, stats_key, tag_of
+from penstock.queues.stores.redis.packing import Word
+from penstock.queues.stores.redis.scripts import script
+
+
+class RedisListDriver(Driver):
+    """Jobs in lists."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.PEEK, Capability.HEADERS, Capability.SHARED_PAUSE}
+    )
+    type: ClassVar[str] = "redis:list"
+    keeps_payloads: ClassVar[bool] = True
+    can_count: ClassVar[bool] = True
+
+    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+        super().__init__(address, options, extra)
+        self.link = RedisLink(address, extra)
+
+    async def open(self) -> None:
+        await self.link.open()
+
+    async def close(self) -> None:
+        await self.link.close()
+
+    def own_signal(self) -> Signal | None:
+        return RedisSignal(self.address, self.extra, self.link)
+
+    def own_stats(self) -> Stats | None:
+        return RedisStats(self.address, self.extra, self.options.name, self.link)
+
+    async def now_ms(self) -> int:
+        return await self.link.now_ms() + self.shift_ms
+
+    def check_queue(self, queue: str) -> None:
+        if self.link.is_cluster:
+            check_list_name(queue, self.link.where)
+
+    def counts(self, queue: str) -> bool:
+        return self._stats_key(queue) is not None
+
+    def _stats_key(self, queue: str) -> bytes | None:
+        """The key of the counters, where scripts can write them: in a Cluster only in the slot of the jobs."""
+        if self.counts_in is None or queue in self.uncounted:
+            return None
+        key = stats_key(self.counts_in, queue)
+        tag = tag_of(queue)
+        return None if self.link.is_cluster and (tag is None or tag_of(key) != tag) else key
+
+    def _keys(self, queue: str) -> tuple[bytes, bytes, bytes]:
+        self.check_queue(queue)
+        return list_keys(queue, self._stats_key(queue))
+
+    def prepare(self, job: NewJob) -> None:
+        job.prepared = b'{%b,"tries":%d}' % (written_payload(job, int(time.time() * 1000)), job.tries)
+
+    async def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
+        args: list[Word] = [channel or b"", *(job.prepared for job in jobs)]
+        before = await self.link.run(script("list_push"), self._keys(queue), args, again=False)
+        return [str(before + n) for n in range(1, len(jobs) + 1)]
+
+    async def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
+        undo = partial(self._unpop, queue)
+        return _jobs(await self.link.run(script("list_pop"), self._keys(queue), [count], again=False, undo=undo))
+
+    async def _unpop(self, queue: str, reply: Any) -> None:
+        await self.put_back(queue, _jobs(reply))
+
+    async def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
+        if jobs:
+            values = [job.raw for job in reversed(jobs)]
+            await self.link.run(script("list_put_back"), self._keys(queue), values, again=False)
+
+    async def purge(self, queue: str) -> int:
+        return int(await self.link.run(script("list_purge"), self._keys(queue), [], again=True))
+
+    async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
+        """Pages are counted from the old end: what is popped meanwhile makes a later page begin further on."""
+        if state not in {None, JobState.READY}:
+            return Page([], None)
+        key = self._keys(queue)[0]
+        seen = int(cursor or 0)
+        total, found = await self.link.call_many([[b"LLEN", key], [b"LRANGE", key, -seen - count, -seen - 1]], key=key)
+        return Page(_jobs(found[::-1]), str(seen + len(found)) if total > seen + len(found) else None)
+
+    async def sizes(self, queue: str) -> Sizes:
+        key = self._keys(queue)[0]
+        total = int(await self.link.call(b"LLEN", key, key=key))
+        return Sizes(total, total, 0, None)
+
+    async def next_mature_ms(self, queue: str) -> int | None:
+        return await self.now_ms() if (await self.sizes(queue)).total else None
+
+    async def queues(self) -> list[str]:
+        return [key[len(LIST) :].decode(errors="replace") for key in await self.link.scan(pattern_of(LIST))]
+
+
+def _jobs(reply: list[bytes] | None) -> list[StoredJob]:
+    jobs = []
+    for value in reply or ():
+        job = stored_job("", value, None, JobState.READY)
+        created_ms = job.headers.pop(CREATED, None)
+        if isinstance(created_ms, int):
+            job.recorded_ms = created_ms
+        job.raw = value
+        jobs.append(job)
+    return jobs
