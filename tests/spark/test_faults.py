@@ -100,7 +100,7 @@ class Fault:
 
     def _kill_store(self) -> None:
         assert self.query is not None
-        self._store.kill(self.query.reader.claims.queue.store.driver)
+        self._store.kill(self.query.reader.claims.queue.store._driver)
         # Whoever asks before it is back has to be patient.
         self._starting = threading.Thread(target=self._store.start)
         self._starting.start()
@@ -123,7 +123,7 @@ def test_whoever_is_killed_each_job_is_put_out_once(
     logs = Logs()
     fault = Fault(victim, point, batch, place)
     first = fault.query = Query(logs, options(place, jobs), fault.strike, copies)
-    first.tap(first.reader.claims.queue.store.driver)
+    first.tap(first.reader.claims.queue.store._driver)
     try:
         first.run()
         first.stop()

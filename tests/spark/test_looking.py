@@ -184,7 +184,7 @@ def test_a_look_without_a_queue_is_refused(url: str) -> None:
 
 
 def test_a_store_that_can_not_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.queues.stores.memory.blocking.driver import MemoryDriver
+    from penstock.queues.stores.memory import MemoryDriver
 
     monkeypatch.setattr(MemoryDriver, "capabilities", frozenset())
     with pytest.raises(Unsupported, match="peek"):

@@ -244,7 +244,7 @@ def test_a_batch_of_several_claims_is_found_whole_after_a_crash(
         return met[-1] == (point, batch) and met.count((point, batch)) == time
 
     first = Query(logs, given, strike)
-    first.tap(first.reader.claims.store.driver)
+    first.tap(first.reader.claims.store._driver)
     with pytest.raises(Crash):
         first.run()
     first.stop()

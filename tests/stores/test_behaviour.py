@@ -72,7 +72,7 @@ async def test_push_gives_the_id_that_the_job_has(place: Place) -> None:
 async def test_many_jobs_are_pushed_and_popped_in_order(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
-        count = 2 * store.driver.batch_max + 7
+        count = 2 * store._driver.batch_max + 7
         ids = await queue.push_many(range(count))
         assert len(ids) == count
         popped: list[Any] = []

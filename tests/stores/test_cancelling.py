@@ -140,7 +140,7 @@ async def test_a_push_that_is_cancelled_is_stored_once_or_not_at_all(aio_place: 
 async def test_calls_at_the_same_time_all_get_what_is_theirs(aio_place: Place) -> None:
     async with aio_place.connect() as store:
         queue = store.queue(aio_place.new_name())
-        count = store.driver.batch_max + 50
+        count = store._driver.batch_max + 50
         ids = await asyncio.gather(*(queue.push(number) for number in range(count)))
         assert len(ids) == count
         jobs = await asyncio.gather(*(queue.pop(timeout=0) for _ in range(count)))

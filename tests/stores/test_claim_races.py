@@ -32,7 +32,7 @@ def test_nothing_is_added_to_a_claim_that_somebody_has_asked_for_again(
     with blocking.connect(url) as slow, blocking.connect(url) as fast:
         queue, again = slow.queue(name, lease=1000), fast.queue(name, lease=1000)
         queue.push_many(range(10))
-        run = slow.driver.link.run
+        run = slow._driver.link.run
         seen: list[list[str]] = []
 
         def run_and_be_overtaken(script: Any, *args: Any, **named: Any) -> Any:
@@ -41,8 +41,8 @@ def test_nothing_is_added_to_a_claim_that_somebody_has_asked_for_again(
                 seen.append(ids(again.claim("key", 0)))
             return answer
 
-        monkeypatch.setattr(slow.driver, "batch_max", 2)
-        monkeypatch.setattr(slow.driver.link, "run", run_and_be_overtaken)
+        monkeypatch.setattr(slow._driver, "batch_max", 2)
+        monkeypatch.setattr(slow._driver.link, "run", run_and_be_overtaken)
         assert [ids(queue.claim("key", 10))] == seen
         assert again.ack_claim("key") == len(seen[0]) == 2
         assert queue.size() == 8
@@ -82,14 +82,14 @@ class Node:
 
 def between(store: blocking.Store, monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     """Let something happen right after a store has read what a key holds."""
-    read = store.driver._record
+    read = store._driver._record
 
     def record(*args: Any) -> Any:
         found = read(*args)
         what()
         return found
 
-    monkeypatch.setattr(store.driver, "_record", record)
+    monkeypatch.setattr(store._driver, "_record", record)
 
 
 def test_leases_that_are_made_longer_during_an_ack_bring_no_key_back(

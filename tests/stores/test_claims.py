@@ -220,7 +220,7 @@ async def test_keys_of_two_queues_are_apart(place: Place) -> None:
 async def test_a_claim_larger_than_a_round_trip(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
-        count = store.driver.batch_max + 10
+        count = store._driver.batch_max + 10
         await queue.push_many(range(count))
         assert _payloads(await queue.claim("key", count)) == list(range(count))
         assert len(await queue.claim("key", count)) == count

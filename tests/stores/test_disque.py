@@ -259,10 +259,10 @@ async def test_each_job_of_a_batch_is_told_its_own_outcome(disque_node: Shifting
     async with opened(disque_node) as (store, queue):
         await queue.push_many(range(4))
         leases = [(await queue.reserve(timeout=PATIENCE)).as_lease for _ in range(4)]
-        assert await store.driver.ack(queue.name, [leases[2]]) == [True]
-        kept = await store.driver.extend(queue.name, leases, [50_000, 70_000, 50_000, 70_000])
+        assert await store._driver.ack(queue.name, [leases[2]]) == [True]
+        kept = await store._driver.extend(queue.name, leases, [50_000, 70_000, 50_000, 70_000])
         assert [token is not None for token in kept] == [True, True, False, True]
-        assert await store.driver.nack(queue.name, leases, [30, 10, 20, 10], None) == [True, True, False, True]
+        assert await store._driver.nack(queue.name, leases, [30, 10, 20, 10], None) == [True, True, False, True]
 
 
 async def test_a_popped_job_is_ended_before_it_is_handed_out(disque_node: ShiftingNode) -> None:
@@ -296,7 +296,7 @@ async def test_a_walk_in_pages_meets_every_job_once_while_jobs_go(
         states: Counter[str] = Counter()
         cursor = None
         while True:
-            page = await store.driver.peek(queue.name, None, 50, cursor)
+            page = await store._driver.peek(queue.name, None, 50, cursor)
             for stored in page.jobs:
                 met.append(json.loads(stored.body))
                 states[stored.state] += 1

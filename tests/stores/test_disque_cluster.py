@@ -95,10 +95,10 @@ async def test_a_lease_of_one_node_is_ended_through_another(nodes: list[NodeProc
     jobs = [await first.queue(name, lease=1000).reserve(timeout=PATIENCE) for _ in range(3)]
     there = second.queue(name)
     # The same leases, in the hands of a client that is on another node.
-    assert await second.driver.ack(name, [jobs[0].as_lease]) == [True]
-    assert await second.driver.ack(name, [jobs[0].as_lease]) == [False]
-    assert await second.driver.extend(name, [jobs[1].as_lease], [1000]) != [None]
-    assert await second.driver.nack(name, [jobs[1].as_lease, jobs[2].as_lease], [0, 0], None) == [True, True]
+    assert await second._driver.ack(name, [jobs[0].as_lease]) == [True]
+    assert await second._driver.ack(name, [jobs[0].as_lease]) == [False]
+    assert await second._driver.extend(name, [jobs[1].as_lease], [1000]) != [None]
+    assert await second._driver.nack(name, [jobs[1].as_lease, jobs[2].as_lease], [0, 0], None) == [True, True]
     assert sorted([(await there.pop(timeout=PATIENCE)).payload for _ in range(2)]) == [1, 2]
     for store in stores:
         await store.close()
@@ -139,7 +139,7 @@ async def test_one_dead_node_of_three_stops_no_push(mortal_nodes: list[NodeProce
     async with aio.connect(url_of(*mortal_nodes)) as store:
         queue = store.queue(next(_names))
         await queue.push(0)
-        async with store.driver._clients.borrow() as client:
+        async with store._driver._clients.borrow() as client:
             mine = client.node
         dying = next(node for node in mortal_nodes if (id_of(node) == mine) is is_on_it)
         dying.kill()
@@ -219,7 +219,7 @@ async def test_an_ack_of_a_job_whose_node_died_goes_to_another(mortal_nodes: lis
         # One whose lease would be over by now must not end what another may have.
         stale = jobs[3].as_lease._replace(token=f"{jobs[3].token.rpartition('@')[0]}@0")
         with pytest.raises(ConnectionLost):
-            await store.driver.ack(queue.name, [stale])
+            await store._driver.ack(queue.name, [stale])
         last = await queue.reserve(timeout=PATIENCE)
         assert (last.payload, last.tries) == (3, 1)
         await last.ack()

@@ -56,7 +56,7 @@ async def test_jobs_that_all_nodes_hold_are_shown_once(nodes: list[NodeProcess])
         assert states_of(rows) == expected
         assert len(rows) == len(expected)
         assert {row["node"] for row in rows} == {id_of(node) for node in nodes}
-        parts = await store.driver.parts([name], Wanted())
+        parts = await store._driver.parts([name], Wanted())
         assert len(parts) == 3
         found = await look(store, name, wanted=Wanted(ids=tuple(expected)))
         assert states_of(found) == expected
@@ -72,7 +72,7 @@ async def test_a_job_that_was_given_back_for_later_is_shown_where_it_waits(nodes
         await job.nack(delay=1000)
         rows = await look(other, name)
         assert [(row["id"], str(row["state"]), row["nacks"]) for row in rows] == [(job_id, "scheduled", 1)]
-        assert 900 < rows[0]["mature_ms"] / 1000 - (await other.driver.now_ms()) / 1000 <= 1001
+        assert 900 < rows[0]["mature_ms"] / 1000 - (await other._driver.now_ms()) / 1000 <= 1001
 
 
 async def test_a_delayed_job_is_shown_once_when_its_maker_is_gone(start_node: StartNode) -> None:

@@ -20,7 +20,7 @@ from penstock.fsq.snapshot import Snapshot
 from penstock.fsq.waiting import Waiter
 from penstock.job import JobState, NewJob
 from penstock.queues import aio, blocking
-from penstock.queues.blocking.copying import copy
+from penstock.queues.blocking.migration import copy
 from penstock.queues.stores.fsq import line
 from penstock.queues.stores.fsq import scan as looking
 from penstock.queues.stores.fsq import unique as keys
@@ -281,11 +281,11 @@ def test_a_popped_job_that_nobody_was_given_is_in_the_queue_again(root: Path) ->
     for keep in (0, 1):
         with blocking.connect(f"fsq:{root}?sync=0&keep={keep}") as store:
             store.queue("mail").push("work", headers={"a": 1}, tries=2, unique="key")
-            (job,) = store.driver.pop("mail", 1)
-            store.driver.put_back("mail", [job])
+            (job,) = store._driver.pop("mail", 1)
+            store._driver.put_back("mail", [job])
             assert names(root, "done") == []
             assert store.queue("mail").push("again", unique="key") == job.id
-            (again,) = store.driver.pop("mail", 1)
+            (again,) = store._driver.pop("mail", 1)
             assert (again.id, again.body, again.headers, again.tries) == (job.id, b'"work"', {"a": 1}, 2)
 
 
@@ -377,13 +377,13 @@ def test_who_waits_does_not_ask_again_and_again(
 ) -> None:
     """There is a job that is ready, and that nobody will be given now."""
     asked = []
-    real = queue.store.driver.pop
+    real = queue.store._driver.pop
 
     def pop(*args: Any) -> Any:
         asked.append(args)
         return real(*args)
 
-    monkeypatch.setattr(queue.store.driver, "pop", pop)
+    monkeypatch.setattr(queue.store._driver, "pop", pop)
     put(root, name())
     if state == "paused":
         queue.pause()
@@ -623,9 +623,9 @@ def test_pages_come_from_one_listing(root: Path, queue: blocking.Queue, monkeypa
 def test_a_cursor_is_good_for_another_connection(root: Path, queue: blocking.Queue) -> None:
     for number in range(7):
         put(root, name(number))
-    page = queue.store.driver.peek("mail", JobState.READY, 3)
+    page = queue.store._driver.peek("mail", JobState.READY, 3)
     with blocking.connect(f"fsq:{root}") as other:
-        rest = other.driver.peek("mail", JobState.READY, 30, page.cursor)
+        rest = other._driver.peek("mail", JobState.READY, 30, page.cursor)
     assert [job.id for job in page.jobs + rest.jobs] == [parse(name(number)).job_id for number in range(7)]
 
 
@@ -670,7 +670,7 @@ async def test_whatever_makes_a_job_ready_is_heard(
     def later() -> None:
         # As another process does it: nobody of this one is told.
         with blocking.connect(url, signal="local:") as store:
-            store.driver.push("mail", [_new_job(store, "later", delay_ms=100)], None)
+            store._driver.push("mail", [_new_job(store, "later", delay_ms=100)], None)
 
     def resumed() -> None:
         fsq.down("mail")
@@ -695,7 +695,7 @@ async def test_whatever_makes_a_job_ready_is_heard(
 
 def _new_job(store: blocking.Store, payload: str, delay_ms: int) -> Any:
     job = NewJob(payload, payload.encode(), delay_ms=delay_ms)
-    store.driver.prepare(job)
+    store._driver.prepare(job)
     return job
 
 
@@ -737,7 +737,7 @@ def test_urls_that_name_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with blocking.connect(f"fsq://{tmp_path}/relative%20root") as store:
         assert store.queue("mail").size() == 1
     with blocking.connect("fsq:") as store:
-        assert store.driver.engine.root == str(tmp_path / "root")  # type: ignore[attr-defined]  # only this driver has it
+        assert store._driver.root.path == str(tmp_path / "root")  # type: ignore[attr-defined]  # only this driver has it
 
 
 @pytest.mark.parametrize("url", ["fsq://host/path", "fsq:///x#y"])

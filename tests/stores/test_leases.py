@@ -269,7 +269,7 @@ async def test_a_job_is_ended_once_by_a_batch_that_has_it_twice(place: Place) ->
 async def test_batches_of_any_size_end(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
-        count = store.driver.batch_max + 5
+        count = store._driver.batch_max + 5
         await queue.push_many(range(count))
         jobs = await _reserve_all(queue, count)
         assert sorted(job.payload for job in jobs) == list(range(count))

@@ -170,7 +170,7 @@ async def test_jobs_that_wait_can_be_removed(place: Place) -> None:
 async def test_any_number_of_jobs_can_be_removed(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
-        ids = await queue.push_many(range(store.driver.batch_max + 10))
+        ids = await queue.push_many(range(store._driver.batch_max + 10))
         assert await queue.remove(*ids[1:]) == [True] * (len(ids) - 1)
         assert (await queue.pop(timeout=PATIENCE)).payload == 0
         assert await queue.total() == 0

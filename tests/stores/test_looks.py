@@ -23,10 +23,10 @@ async def look(
     """All rows of a look, as dicts."""
     rows: list[dict[str, Any]] = []
     pages = 0
-    for part in await store.driver.parts(queues, wanted):
+    for part in await store._driver.parts(queues, wanted):
         cursor = None
         while True:
-            page = await store.driver.look(part, wanted, count, cursor)
+            page = await store._driver.look(part, wanted, count, cursor)
             columns = {
                 name: [column.value] * page.count if isinstance(column, Same) else column
                 for name, column in page.columns.items()
@@ -118,7 +118,7 @@ async def test_a_look_at_a_busy_queue_ends_and_shows_what_was_there(aio_place: P
 @EVERY_STATE
 async def test_jobs_are_found_by_their_ids(aio_place: Place) -> None:
     async with aio_place.connect_aio() as store:
-        if "id" not in store.driver.compares:
+        if "id" not in store._driver.compares:
             pytest.skip(f"{aio_place.name} finds no jobs by id")
         queue = store.queue(aio_place.new_name(), lease=1000)
         reserved = await queue.push("reserved")
@@ -139,7 +139,7 @@ async def test_jobs_are_found_by_their_ids(aio_place: Place) -> None:
 async def test_a_store_compares_as_it_shows(aio_place: Place) -> None:
     """What it leaves out is just what a look at everything would not show."""
     async with aio_place.connect_aio() as store:
-        columns = store.driver.compares - {"id"}
+        columns = store._driver.compares - {"id"}
         if not columns:
             pytest.skip(f"{aio_place.name} compares nothing")
         queue = store.queue(aio_place.new_name(), lease=1000)

@@ -15,7 +15,7 @@ from penstock.cli import queues as commands
 from penstock.codec import DEPTH_MAX
 from penstock.errors import BadPayload, CallerError
 from penstock.queues import blocking
-from penstock.queues.blocking.copying import copy
+from penstock.queues.blocking.migration import copy
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 # They come back as themselves.
@@ -194,7 +194,7 @@ async def test_bodies_of_the_command_line_are_read_as_any_bytes_are(place: Place
         for name, (body, payload) in BYTES.items():
             job = await store.queue(run_push(place, body)).pop(timeout=PATIENCE)
             wrong.note(name, job.payload, payload)
-            if not store.driver.keeps_payloads:
+            if not store._driver.keeps_payloads:
                 wrong.note(f"body of {name}", job.body, body)
             elif not isinstance(payload, bytes) and name not in {"a zero byte", "an escaped surrogate"}:
                 # Peers of Keuss see a value, not a Buffer; but jsonb has no room for these two.
@@ -207,7 +207,7 @@ async def test_what_must_be_json_is_refused_by_the_command_line_if_it_is_not(pla
         for body, payload in ((b'{"to": "ann"}', {"to": "ann"}), (b'"1"', "1"), (b"null", None), (b" 1\n", 1)):
             job = await store.queue(run_push(place, body, "--json")).pop(timeout=PATIENCE)
             assert job.payload == payload
-            if not store.driver.keeps_payloads:
+            if not store._driver.keeps_payloads:
                 assert job.body == body
     for body in (b"hello", b"", b"[", b"NaN", b"1e999", b"\xff", b"1" * 5000, BYTES["too deep"][0]):
         with pytest.raises(BadPayload, match="body 1 is not valid JSON"):

@@ -93,7 +93,7 @@ async def test_a_job_that_nobody_got_is_back_in_its_place(url: str, database: An
         before = rows(database, look)
         await queue.release_many(await queue.reserve_many(1))
         assert rows(database, look) == before
-        driver = store.driver
+        driver = store._driver
         await driver.put_back("mail", await driver.pop("mail", 1))
         assert rows(database, look) == before
 
@@ -102,7 +102,7 @@ async def test_a_batch_keeps_its_order_across_rounds(url: str) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push_many(range(2500))
-        await queue.push_many(range(2500, 3000), mature=store.driver.shift_ms + 1.0)
+        await queue.push_many(range(2500, 3000), mature=store._driver.shift_ms + 1.0)
         early = [job.payload for job in await queue.pop_many(500)]
         late: list[int] = []
         while jobs := await queue.reserve_many(700):
@@ -257,7 +257,7 @@ async def test_what_this_process_puts_below_the_floor_is_seen(url: str, way: str
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push_many(["a", "b", "c"])
-        driver = store.driver
+        driver = store._driver
         if way == "put_back":
             first = await driver.pop("mail", 1)
             await queue.pop(0)
@@ -285,7 +285,7 @@ async def test_a_key_is_taken_again_by_a_job_that_nobody_got(url: str) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         first = await queue.push("x", unique="key")
-        await store.driver.put_back("mail", await store.driver.pop("mail", 1))
+        await store._driver.put_back("mail", await store._driver.pop("mail", 1))
         assert await queue.push("y", unique="key") == first
 
 

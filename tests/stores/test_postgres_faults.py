@@ -149,7 +149,7 @@ async def test_a_call_that_is_cancelled_gives_back_what_came_too_late(
         await queue.push("kept", tries=2)
         with psycopg.connect(postgres_database) as lock:
             lock.execute("LOCK TABLE _k_tbl_mail")
-            driver = store.driver
+            driver = store._driver
             call = driver.pop("mail", 1) if way == "pop" else driver.reserve("mail", 1, 100_000)
             doing = asyncio.create_task(call)
             await in_thread(wait_until_blocked, admin)
@@ -188,7 +188,7 @@ def test_a_forked_child_has_connections_of_its_own(postgres_database: str) -> No
         assert queue.reserve(0.01) is None  # now it has a connection that listens
 
         def session() -> int:
-            return store.driver._pool.run("SELECT pg_backend_pid()")[0][0]
+            return store._driver._pool.run("SELECT pg_backend_pid()")[0][0]
 
         mine = session()
         child = os.fork()

@@ -52,7 +52,7 @@ async def test_any_name_is_a_queue(url: str, database: Any, name: str) -> None:
         await queue.push(1, unique="key")
         await (await queue.reserve(timeout=PATIENCE)).fail("no")
         await store.dead_letters().redrive()
-        assert await store.driver.queues() == [name]
+        assert await store._driver.queues() == [name]
         assert await queue.sizes() == (1, 1, 0, 0)
         waiting = other.queue(name)
         assert (await waiting.pop(timeout=PATIENCE)).payload == 1
@@ -206,7 +206,7 @@ async def test_a_peer_that_makes_the_index_while_we_look(
     url: str, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with penstock.connect(url) as store:
-        pool = store.driver._pool
+        pool = store._driver._pool
         run = pool.run
 
         async def run_late(statement: str, *values: Any, **named: Any) -> Any:

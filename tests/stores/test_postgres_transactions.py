@@ -70,7 +70,7 @@ async def test_a_delay_counts_from_the_push_not_from_the_transactions_beginning(
     async with penstock.connect(postgres_database) as store, connected(postgres_database) as connection:
         queue = store.queue("mail")
         await connection.execute("SELECT now(), pg_sleep(0.3)")
-        before_ms = await store.driver.now_ms()
+        before_ms = await store._driver.now_ms()
         await queue.push("late", delay=0.1, connection=connection)
         await connection.commit()
         assert await queue.next_mature() >= before_ms / 1000 + 0.1

@@ -389,7 +389,7 @@ async def test_a_look_goes_on_behind_jobs_that_are_gone(form: str, url: str, raw
     for job_id in ids:
         raw.put_element(job_id, ANCIENT)  # all of the same time: only their ids tell them apart
     async with connect(form, url) as store:
-        driver = (store.inside if form == "blocking" else store).driver
+        driver = (store.inside if form == "blocking" else store)._driver
         seen: list[str] = []
         cursor = None
         while True:

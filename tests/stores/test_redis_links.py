@@ -595,7 +595,7 @@ async def test_names_of_dead_letters_are_checked_before_the_first_job(form: str,
 
 def _before_the_end(store: Any, form: str, monkeypatch: pytest.MonkeyPatch, between: Callable[[], Any]) -> None:
     """Let something happen in a move between two slots: the job is stored there, and not yet ended here."""
-    driver = (store if form == "aio" else store.inside).driver
+    driver = (store if form == "aio" else store.inside)._driver
     push = driver.push
 
     async def pushed(*args: Any) -> Any:

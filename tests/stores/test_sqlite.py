@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import blocking
 from penstock.errors import BadPayload, BadUrl, CallerError, ConnectionLost, StoreError, TimedOut
-from penstock.queues.stores.sqlite import engine as engine_module
+from penstock.queues.stores.sqlite import driver as driver_module
 from penstock.queues.stores.sqlite import file as file_module
 from tests.stores.harness import PATIENCE
 
@@ -29,7 +29,7 @@ def url(path: Path) -> str:
 
 
 def _pragma(store: Any, name: str) -> Any:
-    return store.driver.engine.file.read(f"PRAGMA {name}")[0][0]
+    return store._driver.file.read(f"PRAGMA {name}")[0][0]
 
 
 # URLs and options
@@ -56,7 +56,7 @@ def test_two_ways_to_a_file_lead_to_one_place(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.db").symlink_to("jobs.db")
     stores = [blocking.connect(f"sqlite:///{path}") for path in ("jobs.db", f"{tmp_path}/jobs.db", "link.db")]
-    assert len({store.driver.place for store in stores}) == 1
+    assert len({store._driver.place for store in stores}) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_a_disk_that_is_full_or_read_only_is_told_and_nothing_is_changed(url: st
 
 
 def _set(store: Any, pragma: str) -> None:
-    store.driver.engine.file.read(f"PRAGMA {pragma}")
+    store._driver.file.read(f"PRAGMA {pragma}")
 
 
 def test_a_body_that_is_too_large_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "BODY_BYTES_MAX", 1000)
+    monkeypatch.setattr(driver_module, "BODY_BYTES_MAX", 1000)
     with blocking.connect(url) as store:
         with pytest.raises(BadPayload, match="1001 bytes"):
             store.queue("q").push(b"x" * 1001)
@@ -201,7 +201,7 @@ def test_a_body_that_is_too_large_is_refused(url: str, monkeypatch: pytest.Monke
 def test_what_a_call_costs_does_not_depend_on_the_backlog(url: str) -> None:
     """By SQLite's own word: every statement of the hot path goes through an index, and sorts nothing."""
     with blocking.connect(url) as store:
-        connection = store.driver.engine.file.connection()
+        connection = store._driver.file.connection()
         plans: dict[str, str] = {}
 
         def explain(statement: str) -> None:
@@ -340,11 +340,11 @@ async def test_who_waits_is_told_of_a_file_that_can_not_be_read_any_more(
         raise StoreError("the disk fails")
 
     async with penstock.connect(url) as store:
-        monkeypatch.setattr(store.driver.engine, call, fail)
+        monkeypatch.setattr(store._driver.inner, call, fail)
         with pytest.raises(StoreError, match="the disk fails"):
             await asyncio.wait_for(store.queue("q").reserve(), PATIENCE)
     with blocking.connect(url) as store:
-        monkeypatch.setattr(store.driver.engine, call, fail)
+        monkeypatch.setattr(store._driver, call, fail)
         with pytest.raises(StoreError, match="the disk fails"):
             store.queue("q").reserve(timeout=PATIENCE)
 

@@ -66,7 +66,7 @@ async def _until_written(count: int, *logs: Path) -> None:
 
 
 def _is_sound(store: Any) -> bool:
-    return bool(store.driver.engine.file.read("PRAGMA integrity_check") == [("ok",)])
+    return bool(store._driver.file.read("PRAGMA integrity_check") == [("ok",)])
 
 
 def test_many_may_open_a_new_file_at_the_same_time(url: str, start: Start) -> None:
@@ -101,7 +101,7 @@ def test_who_waits_reads_no_table_unless_something_changed(url: str) -> None:
         queue.pop(timeout=0)
         other.queue("another one").push(1)
         statements: list[str] = []
-        store.driver.engine.file.connection().set_trace_callback(statements.append)
+        store._driver.file.connection().set_trace_callback(statements.append)
         assert queue.pop(timeout=1.0) is None
         asked = Counter(statement.split()[0] for statement in statements)
         assert asked["PRAGMA"] > 5
@@ -155,7 +155,7 @@ def test_a_store_is_used_on_both_sides_of_a_fork(url: str) -> None:
 def test_a_connection_never_goes_through_a_fork(url: str) -> None:
     with blocking.connect(url) as store:
         store.queue("q").push(1)
-        file: sqlite_file.SqliteFile = store.driver.engine.file
+        file: sqlite_file.SqliteFile = store._driver.file
         before = file.connection()
         child = os.fork()
         if child == 0:

@@ -21,7 +21,7 @@ from penstock.codec import decode, from_json
 from penstock.errors import BadPayload, CallerError, Unsupported
 from penstock.job import JobState
 from penstock.queues.blocking import Queue, connect
-from penstock.queues.blocking.stats.memory import MemoryStats
+from penstock.queues.blocking.stats import SHOWN
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE, TRACEBACK
 from penstock.queues.push import Push
@@ -121,7 +121,7 @@ def push(
     with connect(url) as store, Counted("jobs pushed", quiet=is_still) as pushed:
         place = store.queue(queue)
         check = _checked_json if is_json else bytes
-        stored = decode if store.driver.keeps_payloads else bytes
+        stored = decode if store.keeps_payloads else bytes
         batch: list[Push] = []
         for payload in _payloads(bodies or [], lines, bytes.decode if is_text else lambda body: stored(check(body))):
             batch.append(Push(payload, delay, None, 0, headers or None, ttl, retry, replicate, unique, unique_for))
@@ -254,15 +254,14 @@ def stats(url: Url, queue: Name, is_json: Json = False) -> None:
     """Show the counters of a queue, whether it is paused, and the type of its store."""
     with connect(url) as store:
         shown = store.queue(queue).stats()
-        if isinstance(store.stats, MemoryStats) and store.driver.address.scheme != "memory":
-            counted = store.driver.counters(queue)  # what this process has counted says nothing of the others
-            if not counted:
+        if not store.has_shared_counters:  # what this process has counted says nothing of the others
+            shown = {name: value for name, value in shown.items() if name not in SHOWN.values()}
+            if shown.keys() <= {"paused", "type"}:
                 raise Unsupported(
                     f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
                     "adding stats=redis://HOST/0, or another store, to the URL that all use",
                     "statistics",
                 )
-            shown = {**counted, "paused": shown["paused"], "type": shown["type"]}
     if is_json:
         print_json({"queue": queue, **shown})
     else:
@@ -359,7 +358,7 @@ def move(
 
     If it is interrupted, start it again: it goes on where it was. Jobs that are reserved stay.
     """
-    from penstock.queues.blocking.copying import copy as move_jobs
+    from penstock.queues.blocking.migration import copy as move_jobs
 
     with connect(url) as source, connect(to_url) as target:
         if Capability.UNIQUE not in target.capabilities:

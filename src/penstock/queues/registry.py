@@ -17,12 +17,13 @@ class Part(NamedTuple):
     module: str  # below `penstock.queues`; {form} is aio or blocking
     name: str
     extra: str | None = None
+    is_threaded: bool = False  # a blocking driver; the async form runs it in a thread
 
 
 STORES = {
-    "memory": Part("stores.memory.{form}.driver", "MemoryDriver"),
-    "sqlite": Part("stores.sqlite.{form}.driver", "SqliteDriver"),
-    "fsq": Part("stores.fsq.{form}.driver", "FsqDriver"),
+    "memory": Part("stores.memory", "MemoryDriver", is_threaded=True),
+    "sqlite": Part("stores.sqlite.driver", "SqliteDriver", is_threaded=True),
+    "fsq": Part("stores.fsq.driver", "FsqDriver", is_threaded=True),
     "disque": Part("stores.disque.{form}.driver", "DisqueDriver"),
     "disques": Part("stores.disque.{form}.driver", "DisqueDriver"),
     "redis+list": Part("stores.redis.{form}.list", "RedisListDriver", "redis"),
@@ -35,14 +36,14 @@ STORES = {
     "postgres": Part("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
 }
 SIGNALS = {
-    "local": Part("{form}.signals.local", "LocalSignal"),
+    "local": Part("{form}.signal", "LocalSignal"),
     "redis": Part("stores.redis.{form}.signal", "RedisSignal", "redis"),
     "rediss": Part("stores.redis.{form}.signal", "RedisSignal", "redis"),
     "postgresql": Part("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
     "postgres": Part("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
 }
 STATS = {
-    "memory": Part("{form}.stats.memory", "MemoryStats"),
+    "memory": Part("{form}.stats", "MemoryStats"),
     "redis": Part("stores.redis.{form}.stats", "RedisStats", "redis"),
     "rediss": Part("stores.redis.{form}.stats", "RedisStats", "redis"),
     "postgresql": Part("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
@@ -72,7 +73,11 @@ def find(table: str, scheme: str, form: str) -> Any:
         raise MissingExtra(
             f"{scheme}: needs the package {problem.name}. Install it with: pip install 'penstock[{part.extra}]'"
         ) from problem
-    return getattr(module, part.name)
+    found = getattr(module, part.name)
+    if not part.is_threaded or form == "blocking":
+        return found
+    threaded = import_module("penstock.queues.aio.threaded").ThreadedDriver
+    return lambda *args: threaded(found(*args))
 
 
 def _found_elsewhere(table: str, scheme: str, form: str) -> Any:

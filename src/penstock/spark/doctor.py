@@ -201,7 +201,7 @@ def _host_name() -> Iterator[Finding]:
 def _store(url: str) -> Iterator[Finding]:
     try:
         check_use({"url": url}, "look")
-        path = connect(url).driver.place.partition(":")[2]
+        path = connect(url).place.partition(":")[2]
         if parse(url, {})[0].scheme == "sqlite" and not Path(path).exists():  # to open it would make it
             yield Finding(True, f"{url}: there is no file yet; the first push makes it")
             return

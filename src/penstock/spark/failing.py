@@ -95,9 +95,9 @@ def give_up(url: str, queue: str, claim: str, errors: Mapping[str, str], dead_qu
 def _held(place: Queue, claim: str, ids: Iterable[str]) -> list[Job]:
     """The jobs of a claim; of nodes that know no claims, those that are there."""
     store = place.store
-    if Capability.CLAIM in store.capabilities or not store.driver.has_marks:
+    if Capability.CLAIM in store.capabilities or not store.has_marks:
         return place.claim(claim, 0)
-    return [Job(place, stored) for stored in store.driver.regain(place.name, [Mark(job_id) for job_id in ids])]
+    return place.regain([Mark(job_id) for job_id in ids])
 
 
 def isolating(

@@ -113,7 +113,7 @@ def _ack(store: Store, offsets: list[Offset]) -> int:
     for offset in offsets:
         queue = store.queue(offset["queue"])
         if HELD in offset:
-            acked += store.driver.end(queue.name, marks_in(offset))
+            acked += queue.ack_marked(marks_in(offset))
         else:
             acked += sum(queue.ack_claim(key) for key in claim_keys(offset))
     return acked

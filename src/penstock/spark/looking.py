@@ -57,11 +57,11 @@ class QueueLook(DataSourceReader):
             queues = self._queues(store)
             found = []
             if self._wanted.states:
-                found = [Piece(part) for part in store.driver.parts(queues, self._wanted)]
+                found = [Piece(part) for part in store.scan_parts(queues, self._wanted)]
             dead = store.dead_letters().name
             if self._shows_dead and (self._choice.queues is None or dead in self._choice.queues):
                 sources = frozenset(self._named(store)) - {dead}
-                found += [Piece(part, sources) for part in store.driver.parts([dead], self._dead_wanted)]
+                found += [Piece(part, sources) for part in store.scan_parts([dead], self._dead_wanted)]
         # Of an empty list Spark makes one partition of None.
         return [InputPartition(piece) for piece in found] or [InputPartition(None)]
 
@@ -69,7 +69,7 @@ class QueueLook(DataSourceReader):
         """The queues of the options."""
         names = self._settings.queues or (self._settings.queue,)
         if ALL in names:
-            return [name for name in store.driver.queues() if not name.startswith(OWN_QUEUES)]
+            return [name for name in store.queues(with_jobs=True) if not name.startswith(OWN_QUEUES)]
         return list(dict.fromkeys(names))
 
     def _queues(self, store: Store) -> list[str]:
@@ -122,7 +122,7 @@ def _check_file(url: str) -> None:
     """To open a file of SQLite that isn't there would make it, and a look changes nothing."""
     if parse(url, {})[0].scheme != "sqlite":
         return
-    path = connect(url).driver.place.partition(":")[2]
+    path = connect(url).place.partition(":")[2]
     if not Path(path).exists():
         raise CallerError(f"{url}: there is no file {path} to look at")
 
@@ -130,7 +130,7 @@ def _check_file(url: str) -> None:
 def _pages(store: Store, part: Part, wanted: Wanted) -> Iterator[Rows]:
     cursor: str | None = None
     while True:
-        rows = store.driver.look(part, wanted, PAGE, cursor)
+        rows = store.scan(part, wanted, PAGE, cursor)
         yield rows
         cursor = rows.cursor
         if cursor is None:

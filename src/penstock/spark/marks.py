@@ -92,8 +92,7 @@ class Marks:
         """Spark has logged this batch as done."""
         marks = marks_in(offset)
         if marks and offset["seq"] != self._finished:
-            ended = through_outages(lambda: self.store.driver.end(self.queue.name, marks))
-            self.store.counting.count(self.queue.name, "commit", ended)
+            through_outages(lambda: self.queue.ack_marked(marks))
         self._finished = offset["seq"]
         with self._lock:
             for seq in [seq for seq in self._open if seq <= offset["seq"]]:
@@ -129,7 +128,7 @@ class Marks:
         if known is not None:
             return {self.key(offset): known[1]}
         marks = marks_in(offset)
-        jobs = through_outages(lambda: self.store.driver.regain(self.queue.name, marks))
+        jobs = [job.stored for job in through_outages(lambda: self.queue.regain(marks))]
         self._hold(offset, jobs)
         return {self.key(offset): jobs}
 
@@ -143,7 +142,7 @@ class Marks:
         """Let retry times begin anew."""
         with self._lock:
             marks = [mark for held, _ in self._open.values() for mark in held]
-        retry_s = store.driver.keep(self.queue.name, marks) if marks else None
+        retry_s = self.queue.extend_marked(marks) if marks else None
         return None if retry_s is None else retry_s / 3
 
     def close(self) -> None:

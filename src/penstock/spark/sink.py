@@ -52,7 +52,6 @@ from pyspark.sql.types import BinaryType, DataType, MapType, NullType, StructTyp
 from penstock.codec import decode
 from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PartlyAdded
 from penstock.queues.blocking import Queue, connect
-from penstock.queues.blocking.counting import Counting
 from penstock.queues.capabilities import Capability, require
 from penstock.queues.push import NEEDS, Push
 from penstock.spark.outages import through_outages
@@ -247,14 +246,13 @@ def bodies_of(column: pa.Array) -> list[Any]:
     return [whole[begin:end] for begin, end in pairwise(bounds)]
 
 
-class _Tally(Counting):
+class _NewJobs:
     """Counts jobs that are new, apart from those that found their unique key taken."""
 
-    new = 0
+    number = 0
 
-    def count(self, queue: str, counter: str, much: int = 1) -> None:
-        self.new += much if counter == "put" else 0
-        super().count(queue, counter, much)
+    def counted(self, queue: str, counter: str, by: int) -> None:
+        self.number += by if counter == "put" else 0
 
 
 class _JobWriter:
@@ -281,14 +279,15 @@ class _JobWriter:
         rows = self._rows
         added = 0
         store = connect(self._settings.url)
-        store.counting = tally = _Tally(store.stats, store.driver.counts)
+        new_jobs = _NewJobs()
+        store.observe(new_jobs.counted)
         if is_stream:
             through_outages(store.open)
         with store:
             has_keys = Capability.UNIQUE in store.capabilities
             queues: dict[str, Queue] = {}
             for batch in batches:
-                jobs = rows.payloads(batch, store.driver.keeps_payloads)
+                jobs = rows.payloads(batch, store.keeps_payloads)
                 if has_keys or rows.has_options:
                     jobs = rows.pushes(batch, jobs, keys if has_keys else None)
                 for to, some in rows.by_queue(batch, jobs).items():
@@ -297,12 +296,12 @@ class _JobWriter:
                     _push(queues[to], some, has_keys)
                 added += len(jobs)
         # A row whose key was made here is new, also if the task was run before.
-        return Added(tally.new if rows.has_own_keys else added)
+        return Added(new_jobs.number if rows.has_own_keys else added)
 
 
 def _push(queue: Queue, jobs: list[Any], has_keys: bool) -> None:
     """Push jobs a round trip at a time: what is sent again after an outage was not done, or has its keys."""
-    size = queue.store.driver.batch_max
+    size = queue.store.batch_max
     for begin in range(0, len(jobs), size):
         through_outages(partial(queue.push_many, jobs[begin : begin + size]), SAFE_WITH_KEYS if has_keys else SAFE)
 

@@ -61,7 +61,7 @@ def store_address(url: str) -> str:
     """Return what tells a store from others: its URL without user, password and options, with the whole path."""
     address = parse(url, {})[0]
     if address.scheme in FILES:
-        return connect(url).driver.place
+        return connect(url).place
     scheme = address.scheme.partition("+")[0].replace("rediss", "redis").replace("postgresql", "postgres")
     return f"{scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
@@ -243,7 +243,7 @@ def _holding(settings: Settings) -> _Claims | Marks:
     """What holds the jobs of a batch: a claim in the store, or the offset where the store has none."""
     store: Store = connect(settings.url, lease=settings.lease_s)
     through_outages(store.open)
-    if Capability.CLAIM not in store.capabilities and store.driver.has_marks:
+    if Capability.CLAIM not in store.capabilities and store.has_marks:
         return Marks(settings, store)
     require(store.capabilities, Capability.CLAIM, store.url)
     return _Claims(settings, store)

@@ -202,7 +202,7 @@ def test_a_move_that_was_cut_off_is_taken_up_without_doubles(shell: Shell, monke
     shell("push", "q", *[str(number) for number in range(20)])
     other = f"{shell.url}-other"
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.queues.blocking.copying._end", _cut_off)
+        patch.setattr("penstock.queues.blocking.migration._end", _cut_off)
         with pytest.raises(InterruptedError):
             shell("move", "q", other, "r")
     assert shell("move", "q", other, "r") == "20\n"

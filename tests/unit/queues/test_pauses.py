@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.queues.pauses import watch_pause
+from penstock.queues.polling import watch_pause
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ async def test_a_handler_whose_lease_is_lost_is_cancelled_and_nothing_is_acked()
         seen: list[object] = []
 
         async def handle(job: Job) -> None:
-            assert await store.driver.nack("mail", [job.as_lease], [1_000_000], None) == [True]
+            assert await store._driver.nack("mail", [job.as_lease], [1_000_000], None) == [True]
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
@@ -80,7 +80,7 @@ async def test_a_lost_job_that_has_not_begun_is_not_run() -> None:
         async def handle(job: Job) -> None:
             runs.append(job.payload)
             waiting = [entry for entry in await queue.peek(state="reserved") if entry.id != job.id]
-            await store.driver.nack("mail", [entry.as_lease for entry in waiting], [1_000_000] * len(waiting), None)
+            await store._driver.nack("mail", [entry.as_lease for entry in waiting], [1_000_000] * len(waiting), None)
             await asyncio.sleep(100)
 
         worker = Worker(store, "mail", handle, lease=30, concurrency=1, prefetch=1)
@@ -94,7 +94,7 @@ async def test_a_job_that_ends_while_its_lease_is_made_longer_is_acked_with_the_
     async with memory_store() as store:
         await store.queue("mail").push("x")
         extending = asyncio.Event()
-        real = store.driver.extend
+        real = store._driver.extend
 
         async def slow(queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], *more: Any) -> list[str | None]:
             tokens = await real(queue, leases, leases_ms, *more)
@@ -102,7 +102,7 @@ async def test_a_job_that_ends_while_its_lease_is_made_longer_is_acked_with_the_
             await asyncio.sleep(1)  # the answer is on its way
             return tokens
 
-        store.driver.extend = slow
+        store._driver.extend = slow
 
         async def handle(job: Job) -> None:
             await extending.wait()
@@ -131,7 +131,7 @@ async def test_a_store_that_cannot_extend_is_not_asked_to(
 ) -> None:
     async with memory_store() as store:
         await store.queue("mail").push("x")
-        monkeypatch.setattr(type(store.driver), "capabilities", store.capabilities - {Capability.EXTEND})
+        monkeypatch.setattr(type(store._driver), "capabilities", store.capabilities - {Capability.EXTEND})
 
         async def handle(job: Job) -> None:
             await asyncio.sleep(20)

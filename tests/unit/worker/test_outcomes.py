@@ -263,7 +263,7 @@ async def test_a_job_that_another_has_ended_is_lost_and_no_success() -> None:
 
         async def handle(job: Job) -> None:
             # As if the lease had been over, and another worker had been there.
-            assert await store.driver.ack("mail", [job.as_lease]) == [True]
+            assert await store._driver.ack("mail", [job.as_lease]) == [True]
 
         worker = Worker(store, "mail", handle, on_error=lambda job, error: errors.append(error))
         summary = await worker.run(until_empty=True)

@@ -136,14 +136,14 @@ def test_leases_are_kept_while_functions_block() -> None:
         async with penstock.connect("memory:") as store:
             await store.queue("mail").push("x")
             extended = threading.Event()
-            real = store.driver.extend
+            real = store._driver.extend
 
             async def extend(*args: object) -> object:
                 tokens = await real(*args)
                 extended.set()
                 return tokens
 
-            store.driver.extend = extend
+            store._driver.extend = extend
 
             def handle(job: Job) -> None:
                 assert extended.wait(PATIENCE_S)
@@ -163,7 +163,7 @@ def test_a_function_is_told_that_its_lease_is_lost_and_is_not_acked() -> None:
 
             def handle(job: Job) -> None:
                 # As another worker would do that got the job when this one's lease was over.
-                taking = store.driver.nack("mail", [job.as_lease], [1_000_000], None)
+                taking = store._driver.nack("mail", [job.as_lease], [1_000_000], None)
                 assert asyncio.run_coroutine_threadsafe(taking, loop).result(PATIENCE_S) == [True]
                 waited = threading.Event()
                 for _ in range(int(PATIENCE_S * 100)):
@@ -210,7 +210,7 @@ def test_a_function_whose_lease_was_lost_before_its_turn_is_not_called() -> None
 
             async def take_away_others(job: Job) -> None:
                 others = [one for one in await queue.peek(state="reserved") if one.id != job.id]
-                await store.driver.nack("mail", [one.as_lease for one in others], [1_000_000] * len(others), None)
+                await store._driver.nack("mail", [one.as_lease for one in others], [1_000_000] * len(others), None)
 
             lost = threading.Event()
 
@@ -219,7 +219,7 @@ def test_a_function_whose_lease_was_lost_before_its_turn_is_not_called() -> None
                 asyncio.run_coroutine_threadsafe(take_away_others(job), loop).result(PATIENCE_S)
                 assert lost.wait(PATIENCE_S)
 
-            real = store.driver.extend
+            real = store._driver.extend
 
             async def extend(*args: object) -> list[str | None]:
                 tokens = await real(*args)
@@ -227,7 +227,7 @@ def test_a_function_whose_lease_was_lost_before_its_turn_is_not_called() -> None
                     loop.call_later(0.05, lost.set)  # once the worker has heard of it
                 return tokens
 
-            store.driver.extend = extend
+            store._driver.extend = extend
             summary = await Worker(store, "mail", handle, lease=2, concurrency=1, prefetch=1).run(until_empty=True)
             assert runs == ["first"]
             assert (summary.done, summary.lost) == (1, 1)

@@ -1,128 +1,38 @@
 """A store: where queues live, found by its URL."""
 
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from penstock.errors import CallerError, ConnectionLost
+from penstock.errors import CallerError
+from penstock.job import Move
 from penstock.queues import registry
-from penstock.queues.aio.counting import Counting
 from penstock.queues.aio.driver import Driver
-from penstock.queues.aio.once import Once
 from penstock.queues.aio.queue import Queue
-from penstock.queues.aio.signals.base import Signal
-from penstock.queues.aio.signals.local import LocalSignal
-from penstock.queues.aio.stats.base import Stats, shown
-from penstock.queues.aio.stats.memory import MemoryStats
+from penstock.queues.aio.runtime import Once
+from penstock.queues.aio.services import FORM, Channel, Services
+from penstock.queues.aio.stats import shown
 from penstock.queues.backoff import Backoff
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letter import DeadLetter
 from penstock.queues.options import Limit, Options, checked_dead_letter, parse
 from penstock.queues.push import Duration, plain_seconds
-
-FORM = __name__.split(".")[2]  # aio or blocking
-
-
-class Services:
-    """What queues have beside their jobs: signals, statistics, and the counters that are on their way there.
-
-    A store has them for all its queues. A queue that was made with `signal` or `stats` has its own, opened when they
-    are first used; what is the same as the store's is shared with it.
-    """
-
-    def __init__(
-        self,
-        driver: Driver,
-        namespace: str,
-        signal: str | None,
-        stats: str | None,
-        of_store: "Services | None" = None,
-    ) -> None:
-        self.urls = (signal, stats)
-        self.open = Once(self._open)
-        self.signal: Signal
-        self.signals_itself: bool
-        self.stats: Stats
-        self.stats_are_own: bool
-        self.counting: Counting | None = None  # None: the store's
-        self._made: list[Signal | Stats] = []
-        if of_store is not None and of_store.urls[0] == signal:
-            self.signal, self.signals_itself = of_store.signal, of_store.signals_itself
-        else:
-            self.signal, self.signals_itself = _signal_of(driver, signal)
-            self._made.append(self.signal)
-        if of_store is not None and of_store.urls[1] == stats:
-            self.stats, self.stats_are_own = of_store.stats, of_store.stats_are_own
-        else:
-            self.stats, self.stats_are_own = _stats_of(driver, namespace, stats)
-            self._made.append(self.stats)
-            self.counting = Counting(self.stats, driver.counts)
-
-    async def try_open(self) -> None:
-        """Open them unless they can't be reached: jobs on their way must not wait for signals and statistics."""
-        if not self.open.is_done:
-            with suppress(ConnectionLost):
-                await self.open()
-
-    async def _open(self) -> None:
-        opened: list[Signal | Stats] = []
-        try:
-            for one in self._made:
-                await one.open()
-                opened.append(one)
-        except BaseException:
-            for one in opened:
-                await one.close()
-            raise
-
-    async def close(self) -> None:
-        """Write the counters, and let go of the connections."""
-        if not self.open.is_done:
-            return
-        if self.counting is not None:
-            await self.counting.close()
-        for one in self._made:
-            await one.close()
-
-
-def _signal_of(driver: Driver, url: str | None) -> tuple[Signal, bool]:
-    """The bus, and whether the driver sends on it by itself."""
-    if url is None:
-        own = driver.own_signal()
-        return (LocalSignal(driver.place), False) if own is None else (own, True)
-    address, _, extra = parse(url, {})
-    if address.scheme == "local":
-        return LocalSignal(driver.place), False
-    return registry.find("signals", address.scheme, FORM)(address, extra), False
-
-
-def _stats_of(driver: Driver, namespace: str, url: str | None) -> tuple[Stats, bool]:
-    """Where the statistics are, and whether that is the store itself."""
-    if url is None:
-        own = driver.own_stats()
-        return (MemoryStats(driver.place, namespace), False) if own is None else (own, True)
-    address, _, extra = parse(url, {})
-    if address.scheme == "memory":
-        return MemoryStats(driver.place, namespace), False
-    return registry.find("stats", address.scheme, FORM)(address, extra, namespace), False
+from penstock.queues.scan import Part, Rows, Wanted
 
 
 class Store:
     """A place of queues. Open it with `async with`, or with `open` and `close`."""
 
     def __init__(self, driver: Driver, options: Options) -> None:
-        self.driver = driver
+        self._driver = driver
         self.options = options
         self.url = driver.address.url
         self.namespace = options.name
         self._services = Services(driver, self.namespace, options.signal, options.stats)
         self._own_services: dict[str, Services] = {}  # of queues that have their own, by name
-        self.signal, self.signals_itself = self._services.signal, self._services.signals_itself
-        self.stats, self.stats_are_own = self._services.stats, self._services.stats_are_own
-        if self.stats_are_own and driver.can_count:
+        if self._services.stats_are_own and driver.can_count:
             driver.counts_in = self.namespace
-        self.counting = self._services.counting or Counting(self.stats, driver.counts)
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
@@ -134,25 +44,50 @@ class Store:
         """The signals and statistics of a queue."""
         return self._own_services.get(queue, self._services)
 
-    def _counting_of(self, queue: str) -> Counting:
-        """Where what happens in a queue is counted."""
-        own = self._own_services.get(queue)
-        return self.counting if own is None or own.counting is None else own.counting
-
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What this store can do."""
-        return self.driver.capabilities
+        return self._driver.capabilities
+
+    @property
+    def place(self) -> str:
+        """Where the jobs are: two stores with the same place are one, whatever their URLs look like."""
+        return self._driver.place
+
+    @property
+    def keeps_payloads(self) -> bool:
+        """Whether payloads are stored, as Keuss does; otherwise bodies are, and the queue's codec reads them."""
+        return self._driver.keeps_payloads
+
+    @property
+    def batch_max(self) -> int:
+        """The number of jobs that go to the store in one call; larger batches are cut."""
+        return self._driver.batch_max
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether reserved jobs can be had again by their marks, where the store has no claims."""
+        return self._driver.has_marks
+
+    @property
+    def has_shared_counters(self) -> bool:
+        """Whether counters are those of all processes; otherwise each process counts for itself."""
+        return self._driver.is_in_memory or not self._services.stats.is_local
 
     async def _open(self) -> None:
         if self._is_closing:
-            raise CallerError(f"the store {self.url} was closed; connect anew")
-        await self.driver.open()
+            raise CallerError(f"the store {self.url} was closed; connect again")
+        await self._driver.open()
         try:
             await self._services.open()
         except BaseException:
-            await self.driver.close()
+            await self._driver.close()
             raise
+
+    @property
+    def _open_driver(self) -> Driver:
+        self.check_open()
+        return self._driver
 
     def check_open(self) -> None:
         """Raise if the store isn't open."""
@@ -169,10 +104,9 @@ class Store:
         self._is_closed = True
         if not self.open.is_done:
             return
-        await self.counting.close()
         for services in {*self._own_services.values(), self._services}:
             await services.close()
-        await self.driver.close()
+        await self._driver.close()
         self.open.is_done = False
 
     async def __aenter__(self) -> Self:
@@ -216,7 +150,7 @@ class Store:
             lease=lease if lease is not None else self.options.lease,
             codec=codec if codec is not None else self.options.codec,
             backoff=backoff,
-            poll=poll_s if poll_s is not None else self.driver.poll_s,
+            poll=poll_s if poll_s is not None else self._driver.poll_s,
             options=named,
         )
         self._track(queue)
@@ -230,10 +164,29 @@ class Store:
             raise CallerError(f"signal and stats must be given when the queue {name!r} is first made")
         services = next((one for one in self._own_services.values() if one.urls == (signal, stats)), None)
         if services is None:
-            services = Services(self.driver, self.namespace, signal, stats, self._services)
+            services = Services(self._driver, self.namespace, signal, stats, self._services)
         self._own_services[name] = services
-        if services.stats is not self.stats:
-            self.driver.uncounted.add(name)
+        if services.stats is not self._services.stats:
+            self._driver.uncounted.add(name)
+
+    async def _move(self, queue: str, to: str, moves: Sequence[Move], counter: str | None) -> list[bool]:
+        """Move jobs to another queue of this store, count them in both, and signal it to the other's consumers."""
+        self.check_open()
+        for move in moves:
+            self._driver.prepare(move.job)
+        target = self._services_of(to)
+        await target.try_open()
+        channel = Channel(self._driver, target, self.namespace, to)
+        moved: list[bool] = []
+        for begin in range(0, len(moves), self._driver.batch_max):
+            batch = moves[begin : begin + self._driver.batch_max]
+            moved += await self._driver.move(queue, to, batch, channel.of_store, counter)
+        if counter is not None:
+            self._services_of(queue).counters.count(queue, counter, sum(moved))
+        target.counters.count(to, "put", sum(moved))
+        if any(moved) and channel.of_store is None and target.open.is_done:
+            await channel.announce()
+        return moved
 
     def _track(self, queue: Queue) -> None:
         """Close this object of a queue with the store."""
@@ -246,12 +199,17 @@ class Store:
     async def exists(self) -> bool:
         """Whether there is something behind the URL: False for an SQLite file or directory that nobody has made yet."""
         self.check_open()
-        return await self.driver.exists()
+        return await self._driver.exists()
 
-    async def queues(self) -> list[str]:
-        """The names of all queues that have jobs, or that somebody made known in this namespace."""
+    async def queues(self, *, with_jobs: bool = False) -> list[str]:
+        """Return the names of all queues that have jobs, or that were made known in this namespace.
+
+        With `with_jobs`, only of those that have jobs, as far as the store can tell.
+        """
         self.check_open()
-        known = {*await self.driver.queues(), *await self.stats.queues()}
+        if with_jobs:
+            return await self._driver.queues()
+        known = {*await self._driver.queues(), *await self._services.stats.queues()}
         for services in set(self._own_services.values()):
             await services.open()
             known.update(await services.stats.queues())
@@ -262,8 +220,9 @@ class Store:
         self.check_open()
         found = {}
         for name in await self.queues():
-            await self._counting_of(name).flush()
-            stats = self._services_of(name).stats
+            services = self._services_of(name)
+            await services.counters.flush()
+            stats = services.stats
             found[name] = {
                 "options": await stats.options(name),
                 "counters": shown(await stats.counters(name)),
@@ -274,11 +233,28 @@ class Store:
     async def paused(self, name: str) -> bool:
         """Whether a queue is paused."""
         self.check_open()
-        if self.driver.pauses_itself:
-            return await self.driver.paused(name)
+        if self._driver.pauses_itself:
+            return await self._driver.paused(name)
         services = self._services_of(name)
         await services.open()
         return await services.stats.paused(name)
+
+    async def scan_parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
+        """Return the parts of a scan over all jobs of some queues; several processes may read them at the same time."""
+        self.check_open()
+        return await self._driver.parts(queues, wanted)
+
+    async def scan(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        """Return the next jobs of a part as columns, about `count` of them; the scan ends when the cursor is None."""
+        self.check_open()
+        return await self._driver.look(part, wanted, count, cursor)
+
+    def observe(self, counted: Callable[[str, str, int], None]) -> None:
+        """Call back with queue, counter and number for all that is counted through this object; for metrics.
+
+        Counters have the names under which they are stored: put, get, reserve, commit, rollback, deadletter.
+        """
+        self._services.counters.observer = counted
 
     async def recreate(self) -> dict[str, Queue]:
         """All known queues, made with the options that they were made known with."""
@@ -293,7 +269,7 @@ class Store:
 
     def shift_clock(self, seconds: float) -> None:
         """For tests: let this store's time be later by so much. Only what this object asks for goes by it."""
-        self.driver.shift_ms += round(seconds * 1000)
+        self._driver.shift_ms += round(seconds * 1000)
 
 
 def connect(url: str, **options: Any) -> Store:

@@ -1,116 +1,119 @@
-"""The driver of stores that need no server: it hands each call to an engine, plain blocking code."""
+"""A blocking driver in asyncio: for stores that need no server.
 
-import time
-from collections.abc import Callable, Sequence
+Such a store is written once, as a blocking driver. Here each of its calls runs in a thread of the store's own, one
+after the other; those of a store in memory run at once, in the event loop.
+"""
+
+from collections.abc import Callable, Coroutine
+from inspect import iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar
 
-from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
-from penstock.queues.aio.driver import Driver, Page
-from penstock.queues.aio.threads import OneThread
-from penstock.queues.stores.engine import Engine
+from penstock.job import NewJob
+from penstock.queues.aio.driver import Driver
+from penstock.queues.aio.runtime import OneThread
+from penstock.queues.aio.signal import Signal
+from penstock.queues.aio.stats import Stats
+from penstock.queues.blocking.driver import Driver as BlockingDriver
+from penstock.queues.blocking.stats import Stats as BlockingStats
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Run = Callable[..., Coroutine[Any, Any, Any]]
 
 
-class EngineDriver(Driver):
-    """An engine as a driver. Calls that take long go to a thread of their own; a subclass says so with a `thread`."""
+class ThreadedDriver(Driver):
+    """Any blocking driver as an async one. What is not written here is forwarded: see the end of this module."""
 
-    engine: Engine
-    thread: OneThread | None = None
+    def __init__(self, inner: BlockingDriver) -> None:
+        self.inner = inner
+        self.address, self.options, self.extra = inner.address, inner.options, inner.extra
+        for name in Driver.__annotations__:  # capabilities, type, poll_s and the like
+            setattr(self, name, getattr(inner, name))
+        self._thread = None if inner.is_in_memory else OneThread(f"penstock-{inner.type}")
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
-        """A call of the engine, or of what belongs to it."""
-        return call(*args, **named) if self.thread is None else await self.thread.run(call, *args, **named)
-
-    def _now(self) -> int:
-        return time.time_ns() // 1_000_000 + self.shift_ms
-
-    async def open(self) -> None:
-        await self.run(self.engine.open)
+        """Return the result of a call of the inner driver, or of a part of it."""
+        return call(*args, **named) if self._thread is None else await self._thread.run(call, *args, **named)
 
     async def close(self) -> None:
-        await self.run(self.engine.close)
-        if self.thread is not None:
-            self.thread.close()
+        await self.run(self.inner.close)
+        if self._thread is not None:
+            self._thread.close()
 
     async def now_ms(self) -> int:
-        return self._now()
+        return self.inner.now_ms()
 
-    async def version(self) -> int:
-        return await self.run(self.engine.version)
+    async def push_within(self, connection: Any, queue: str, jobs: Any) -> list[str]:
+        # On the caller's connection, so in the caller's thread.
+        return self.inner.push_within(connection, queue, jobs)
+
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
+    @property
+    def delays_by_id(self) -> bool:
+        return self.inner.delays_by_id
+
+    @property
+    def shift_ms(self) -> int:
+        return self.inner.shift_ms
+
+    @shift_ms.setter
+    def shift_ms(self, value: int) -> None:
+        self.inner.shift_ms = value
+
+    @property
+    def counts_in(self) -> str | None:
+        return self.inner.counts_in
+
+    @counts_in.setter
+    def counts_in(self, value: str | None) -> None:
+        self.inner.counts_in = value
+
+    @property
+    def uncounted(self) -> set[str]:  # type: ignore[override]  # an attribute there
+        return self.inner.uncounted
+
+    def counts(self, queue: str) -> bool:
+        return self.inner.counts(queue)
+
+    def check_queue(self, queue: str) -> None:
+        self.inner.check_queue(queue)
 
     def prepare(self, job: NewJob) -> None:
-        self.engine.prepare(job)
+        self.inner.prepare(job)
 
-    async def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        return await self.run(self.engine.push, queue, jobs, self._now())
+    def own_signal(self) -> Signal | None:
+        signal: Signal | None = self.inner.aio_signal()
+        return signal
 
-    async def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
-        # On the caller's connection, so in the caller's thread.
-        return self.engine.push_within(connection, queue, jobs, self._now())
+    def own_stats(self) -> Stats | None:
+        stats = self.inner.own_stats()
+        return None if stats is None else ThreadedStats(stats, self.run)
 
-    async def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
-        return await self.run(self.engine.pop, queue, count, self._now())
 
-    async def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
-        await self.run(self.engine.put_back, queue, jobs, self._now())
+class ThreadedStats(Stats):
+    """The statistics of a blocking driver; their calls run where the driver's do."""
 
-    async def reserve(
-        self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
-    ) -> list[StoredJob]:
-        return await self.run(self.engine.reserve, queue, count, lease_ms, self._now(), begin)
+    def __init__(self, inner: BlockingStats, run: Run) -> None:
+        self.inner = inner
+        self.run = run
 
-    async def release(self, queue: str, leases: Sequence[Lease]) -> None:
-        await self.run(self.engine.release, queue, leases, self._now())
 
-    async def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
-        return await self.run(self.engine.ack, queue, leases, self._now(), begun)
+def _forward(form: type, contract: type) -> None:
+    """Let all calls of a contract that `form` doesn't write by itself go to the inner object."""
 
-    async def nack(
-        self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None
-    ) -> list[bool]:
-        return await self.run(self.engine.nack, queue, leases, delays_ms, self._now())
+    def forwarding(name: str) -> Run:
+        async def call(self: Any, *args: Any, **named: Any) -> Any:
+            return await self.run(getattr(self.inner, name), *args, **named)
 
-    async def extend(
-        self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
-    ) -> list[str | None]:
-        return await self.run(self.engine.extend, queue, leases, leases_ms, self._now(), begun)
+        return call
 
-    async def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
-    ) -> list[bool]:
-        return await self.run(self.engine.move, queue, to, moves, self._now())
+    for name, method in vars(contract).items():
+        if iscoroutinefunction(method) and name not in vars(form):
+            setattr(form, name, forwarding(name))
 
-    async def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:
-        return await self.run(self.engine.remove, queue, ids, self._now())
 
-    async def purge(self, queue: str) -> int:
-        return await self.run(self.engine.purge, queue, self._now())
-
-    async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
-        return Page(*await self.run(self.engine.peek, queue, state, count, cursor, self._now()))
-
-    async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
-        return await self.run(self.engine.reserved, queue, ids, self._now())
-
-    async def sizes(self, queue: str) -> Sizes:
-        return await self.run(self.engine.sizes, queue, self._now())
-
-    async def next_mature_ms(self, queue: str) -> int | None:
-        return await self.run(self.engine.next_mature_ms, queue)
-
-    async def queues(self) -> list[str]:
-        return await self.run(self.engine.queues)
-
-    async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
-        return await self.run(self.engine.claim, queue, key, count, lease_ms, self._now())
-
-    async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
-        return await self.run(self.engine.extend_claim, queue, key, lease_ms, self._now())
-
-    async def ack_claim(self, queue: str, key: str) -> int:
-        return await self.run(self.engine.ack_claim, queue, key, self._now())
-
-    async def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
-        return await self.run(self.engine.nack_claim, queue, key, delay_ms, self._now())
+_forward(ThreadedDriver, Driver)
+_forward(ThreadedStats, Stats)

@@ -21,13 +21,14 @@ dead-letter limits or coalescing: `queue` does that for all of them. Rules that 
 """
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.errors import CallerError
 from penstock.job import JobState, Lease, Mark, Move, NewJob, Sizes, StoredJob
-from penstock.queues.blocking.signals.base import Signal
-from penstock.queues.blocking.stats.base import Stats
+from penstock.queues.blocking.signal import Signal
+from penstock.queues.blocking.stats import Stats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import OPTIONS, POLL_S, Address, Options
 from penstock.queues.scan import NOTHING, Part, Rows, Wanted, bound, columns_of
@@ -66,6 +67,8 @@ class Driver:
     compares: ClassVar[frozenset[str]] = frozenset()
     # Whether jobs can be had again by their marks, where there are no claims.
     has_marks: ClassVar[bool] = False
+    # Calls take no time, so that the async form needs no thread for them.
+    is_in_memory: ClassVar[bool] = False
     # Whether it can write a counter in the same step as what it counts, where its own statistics are in use.
     can_count: ClassVar[bool] = False
 
@@ -106,6 +109,10 @@ class Driver:
         """How this store's server itself tells consumers; None if it can't: then signals stay in this process."""
         return None
 
+    def aio_signal(self) -> Any:
+        """Return `own_signal` for asyncio; only of blocking drivers that the async form runs in a thread."""
+        return None
+
     def own_stats(self) -> Stats | None:
         """Counters and pauses kept by this store itself; None if it can't: then they stay in this process."""
         return None
@@ -126,8 +133,8 @@ class Driver:
         """Raise CallerError for a name that no queue of this store can have. Nothing is sent."""
 
     def now_ms(self) -> int:
-        """The store's time."""
-        raise NotImplementedError
+        """Return the store's time: here that of this machine, for stores that have no server."""
+        return time.time_ns() // 1_000_000 + self.shift_ms
 
     def version(self) -> int:
         """Another number whenever somebody else has changed the store; only for stores that are to be watched."""

@@ -1,129 +1,39 @@
 # Written by scripts/blocking from ../aio/store.py: change that, then run `make blocking`.
 """A store: where queues live, found by its URL."""
 
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from penstock.errors import CallerError, ConnectionLost
+from penstock.errors import CallerError
+from penstock.job import Move
 from penstock.queues import registry
 from penstock.queues.backoff import Backoff
-from penstock.queues.blocking.counting import Counting
 from penstock.queues.blocking.driver import Driver
-from penstock.queues.blocking.once import Once
 from penstock.queues.blocking.queue import Queue
-from penstock.queues.blocking.signals.base import Signal
-from penstock.queues.blocking.signals.local import LocalSignal
-from penstock.queues.blocking.stats.base import Stats, shown
-from penstock.queues.blocking.stats.memory import MemoryStats
+from penstock.queues.blocking.runtime import Once
+from penstock.queues.blocking.services import FORM, Channel, Services
+from penstock.queues.blocking.stats import shown
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letter import DeadLetter
 from penstock.queues.options import Limit, Options, checked_dead_letter, parse
 from penstock.queues.push import Duration, plain_seconds
-
-FORM = __name__.split(".")[2]  # blocking or blocking
-
-
-class Services:
-    """What queues have beside their jobs: signals, statistics, and the counters that are on their way there.
-
-    A store has them for all its queues. A queue that was made with `signal` or `stats` has its own, opened when they
-    are first used; what is the same as the store's is shared with it.
-    """
-
-    def __init__(
-        self,
-        driver: Driver,
-        namespace: str,
-        signal: str | None,
-        stats: str | None,
-        of_store: "Services | None" = None,
-    ) -> None:
-        self.urls = (signal, stats)
-        self.open = Once(self._open)
-        self.signal: Signal
-        self.signals_itself: bool
-        self.stats: Stats
-        self.stats_are_own: bool
-        self.counting: Counting | None = None  # None: the store's
-        self._made: list[Signal | Stats] = []
-        if of_store is not None and of_store.urls[0] == signal:
-            self.signal, self.signals_itself = of_store.signal, of_store.signals_itself
-        else:
-            self.signal, self.signals_itself = _signal_of(driver, signal)
-            self._made.append(self.signal)
-        if of_store is not None and of_store.urls[1] == stats:
-            self.stats, self.stats_are_own = of_store.stats, of_store.stats_are_own
-        else:
-            self.stats, self.stats_are_own = _stats_of(driver, namespace, stats)
-            self._made.append(self.stats)
-            self.counting = Counting(self.stats, driver.counts)
-
-    def try_open(self) -> None:
-        """Open them unless they can't be reached: jobs on their way must not wait for signals and statistics."""
-        if not self.open.is_done:
-            with suppress(ConnectionLost):
-                self.open()
-
-    def _open(self) -> None:
-        opened: list[Signal | Stats] = []
-        try:
-            for one in self._made:
-                one.open()
-                opened.append(one)
-        except BaseException:
-            for one in opened:
-                one.close()
-            raise
-
-    def close(self) -> None:
-        """Write the counters, and let go of the connections."""
-        if not self.open.is_done:
-            return
-        if self.counting is not None:
-            self.counting.close()
-        for one in self._made:
-            one.close()
-
-
-def _signal_of(driver: Driver, url: str | None) -> tuple[Signal, bool]:
-    """The bus, and whether the driver sends on it by itself."""
-    if url is None:
-        own = driver.own_signal()
-        return (LocalSignal(driver.place), False) if own is None else (own, True)
-    address, _, extra = parse(url, {})
-    if address.scheme == "local":
-        return LocalSignal(driver.place), False
-    return registry.find("signals", address.scheme, FORM)(address, extra), False
-
-
-def _stats_of(driver: Driver, namespace: str, url: str | None) -> tuple[Stats, bool]:
-    """Where the statistics are, and whether that is the store itself."""
-    if url is None:
-        own = driver.own_stats()
-        return (MemoryStats(driver.place, namespace), False) if own is None else (own, True)
-    address, _, extra = parse(url, {})
-    if address.scheme == "memory":
-        return MemoryStats(driver.place, namespace), False
-    return registry.find("stats", address.scheme, FORM)(address, extra, namespace), False
+from penstock.queues.scan import Part, Rows, Wanted
 
 
 class Store:
     """A place of queues. Open it with `with`, or with `open` and `close`."""
 
     def __init__(self, driver: Driver, options: Options) -> None:
-        self.driver = driver
+        self._driver = driver
         self.options = options
         self.url = driver.address.url
         self.namespace = options.name
         self._services = Services(driver, self.namespace, options.signal, options.stats)
         self._own_services: dict[str, Services] = {}  # of queues that have their own, by name
-        self.signal, self.signals_itself = self._services.signal, self._services.signals_itself
-        self.stats, self.stats_are_own = self._services.stats, self._services.stats_are_own
-        if self.stats_are_own and driver.can_count:
+        if self._services.stats_are_own and driver.can_count:
             driver.counts_in = self.namespace
-        self.counting = self._services.counting or Counting(self.stats, driver.counts)
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
@@ -135,25 +45,50 @@ class Store:
         """The signals and statistics of a queue."""
         return self._own_services.get(queue, self._services)
 
-    def _counting_of(self, queue: str) -> Counting:
-        """Where what happens in a queue is counted."""
-        own = self._own_services.get(queue)
-        return self.counting if own is None or own.counting is None else own.counting
-
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What this store can do."""
-        return self.driver.capabilities
+        return self._driver.capabilities
+
+    @property
+    def place(self) -> str:
+        """Where the jobs are: two stores with the same place are one, whatever their URLs look like."""
+        return self._driver.place
+
+    @property
+    def keeps_payloads(self) -> bool:
+        """Whether payloads are stored, as Keuss does; otherwise bodies are, and the queue's codec reads them."""
+        return self._driver.keeps_payloads
+
+    @property
+    def batch_max(self) -> int:
+        """The number of jobs that go to the store in one call; larger batches are cut."""
+        return self._driver.batch_max
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether reserved jobs can be had again by their marks, where the store has no claims."""
+        return self._driver.has_marks
+
+    @property
+    def has_shared_counters(self) -> bool:
+        """Whether counters are those of all processes; otherwise each process counts for itself."""
+        return self._driver.is_in_memory or not self._services.stats.is_local
 
     def _open(self) -> None:
         if self._is_closing:
-            raise CallerError(f"the store {self.url} was closed; connect anew")
-        self.driver.open()
+            raise CallerError(f"the store {self.url} was closed; connect again")
+        self._driver.open()
         try:
             self._services.open()
         except BaseException:
-            self.driver.close()
+            self._driver.close()
             raise
+
+    @property
+    def _open_driver(self) -> Driver:
+        self.check_open()
+        return self._driver
 
     def check_open(self) -> None:
         """Raise if the store isn't open."""
@@ -170,10 +105,9 @@ class Store:
         self._is_closed = True
         if not self.open.is_done:
             return
-        self.counting.close()
         for services in {*self._own_services.values(), self._services}:
             services.close()
-        self.driver.close()
+        self._driver.close()
         self.open.is_done = False
 
     def __enter__(self) -> Self:
@@ -217,7 +151,7 @@ class Store:
             lease=lease if lease is not None else self.options.lease,
             codec=codec if codec is not None else self.options.codec,
             backoff=backoff,
-            poll=poll_s if poll_s is not None else self.driver.poll_s,
+            poll=poll_s if poll_s is not None else self._driver.poll_s,
             options=named,
         )
         self._track(queue)
@@ -231,10 +165,29 @@ class Store:
             raise CallerError(f"signal and stats must be given when the queue {name!r} is first made")
         services = next((one for one in self._own_services.values() if one.urls == (signal, stats)), None)
         if services is None:
-            services = Services(self.driver, self.namespace, signal, stats, self._services)
+            services = Services(self._driver, self.namespace, signal, stats, self._services)
         self._own_services[name] = services
-        if services.stats is not self.stats:
-            self.driver.uncounted.add(name)
+        if services.stats is not self._services.stats:
+            self._driver.uncounted.add(name)
+
+    def _move(self, queue: str, to: str, moves: Sequence[Move], counter: str | None) -> list[bool]:
+        """Move jobs to another queue of this store, count them in both, and signal it to the other's consumers."""
+        self.check_open()
+        for move in moves:
+            self._driver.prepare(move.job)
+        target = self._services_of(to)
+        target.try_open()
+        channel = Channel(self._driver, target, self.namespace, to)
+        moved: list[bool] = []
+        for begin in range(0, len(moves), self._driver.batch_max):
+            batch = moves[begin : begin + self._driver.batch_max]
+            moved += self._driver.move(queue, to, batch, channel.of_store, counter)
+        if counter is not None:
+            self._services_of(queue).counters.count(queue, counter, sum(moved))
+        target.counters.count(to, "put", sum(moved))
+        if any(moved) and channel.of_store is None and target.open.is_done:
+            channel.announce()
+        return moved
 
     def _track(self, queue: Queue) -> None:
         """Close this object of a queue with the store."""
@@ -247,12 +200,17 @@ class Store:
     def exists(self) -> bool:
         """Whether there is something behind the URL: False for an SQLite file or directory that nobody has made yet."""
         self.check_open()
-        return self.driver.exists()
+        return self._driver.exists()
 
-    def queues(self) -> list[str]:
-        """The names of all queues that have jobs, or that somebody made known in this namespace."""
+    def queues(self, *, with_jobs: bool = False) -> list[str]:
+        """Return the names of all queues that have jobs, or that were made known in this namespace.
+
+        With `with_jobs`, only of those that have jobs, as far as the store can tell.
+        """
         self.check_open()
-        known = {*self.driver.queues(), *self.stats.queues()}
+        if with_jobs:
+            return self._driver.queues()
+        known = {*self._driver.queues(), *self._services.stats.queues()}
         for services in set(self._own_services.values()):
             services.open()
             known.update(services.stats.queues())
@@ -263,8 +221,9 @@ class Store:
         self.check_open()
         found = {}
         for name in self.queues():
-            self._counting_of(name).flush()
-            stats = self._services_of(name).stats
+            services = self._services_of(name)
+            services.counters.flush()
+            stats = services.stats
             found[name] = {
                 "options": stats.options(name),
                 "counters": shown(stats.counters(name)),
@@ -275,11 +234,28 @@ class Store:
     def paused(self, name: str) -> bool:
         """Whether a queue is paused."""
         self.check_open()
-        if self.driver.pauses_itself:
-            return self.driver.paused(name)
+        if self._driver.pauses_itself:
+            return self._driver.paused(name)
         services = self._services_of(name)
         services.open()
         return services.stats.paused(name)
+
+    def scan_parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
+        """Return the parts of a scan over all jobs of some queues; several processes may read them at the same time."""
+        self.check_open()
+        return self._driver.parts(queues, wanted)
+
+    def scan(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        """Return the next jobs of a part as columns, about `count` of them; the scan ends when the cursor is None."""
+        self.check_open()
+        return self._driver.look(part, wanted, count, cursor)
+
+    def observe(self, counted: Callable[[str, str, int], None]) -> None:
+        """Call back with queue, counter and number for all that is counted through this object; for metrics.
+
+        Counters have the names under which they are stored: put, get, reserve, commit, rollback, deadletter.
+        """
+        self._services.counters.observer = counted
 
     def recreate(self) -> dict[str, Queue]:
         """All known queues, made with the options that they were made known with."""
@@ -294,7 +270,7 @@ class Store:
 
     def shift_clock(self, seconds: float) -> None:
         """For tests: let this store's time be later by so much. Only what this object asks for goes by it."""
-        self.driver.shift_ms += round(seconds * 1000)
+        self._driver.shift_ms += round(seconds * 1000)
 
 
 def connect(url: str, **options: Any) -> Store:

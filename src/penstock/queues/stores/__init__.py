@@ -1,1 +1,1 @@
-"""Stores that need no server, as plain blocking code: both forms of the library use these through `stores.engine`."""
+"""Jobs in SQLite, Redis, PostgreSQL, directories, memory and our broker: a folder for each, or a file."""

@@ -12,7 +12,7 @@ from penstock.fsq.aside import listed, readable
 from penstock.fsq.names import ItemName
 from penstock.fsq.snapshot import Snapshot, row
 from penstock.job import JobState, Sizes, StoredJob
-from penstock.queues.stores.engine import Page
+from penstock.queues.blocking.driver import Page
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.names import Token, due_ms, stored
 from penstock.queues.stores.fsq.taking import read_item
@@ -111,8 +111,8 @@ class Looks:
                 jobs.append(job)
             if len(jobs) == count:
                 self._keep(state, seen.mark, found)
-                return jobs, seen.mark
-        return jobs, None
+                return Page(jobs, seen.mark)
+        return Page(jobs, None)
 
     def reserved(self, ids: Collection[str], now_ms: int) -> dict[str, StoredJob]:
         """Those of these jobs that are reserved."""

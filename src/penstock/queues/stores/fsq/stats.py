@@ -13,16 +13,18 @@ from functools import partial
 from typing import Any
 
 from penstock.codec import from_json, to_json
-from penstock.queues.stores.engine import Statistics
+from penstock.queues.blocking.stats import COUNTERS, Stats
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.names import directory_of
+from penstock.queues.stores.fsq.root import Root, guarded
 from penstock.queues.stores.fsq.unique import locked, write_whole
 
 
-class Ledger(Statistics):
+class DirectoryStats(Stats):
     """The statistics of one namespace."""
 
-    def __init__(self, place_of: Callable[[str], Place], namespace: str) -> None:
+    def __init__(self, root: Root, place_of: Callable[[str], Place], namespace: str) -> None:
+        self.root = root
         self._place_of = place_of
         self._file = f"{directory_of(namespace)}.json"
         self._options: dict[str, Mapping[str, Any]] = {}  # of queues that are not installed yet
@@ -46,24 +48,24 @@ class Ledger(Statistics):
             change(known)
             write_whole(f"{self._where(place)}/{self._file}", to_json(known).encode(), is_safe=False)
 
-    def is_waiting_for(self, queue: str) -> bool:
-        """Whether something is kept here until the queue is installed."""
-        return queue in self._options
-
     def settle(self, queue: str) -> None:
-        """Write down what was kept, if the queue is installed now."""
+        """Write down what was kept until the queue was installed."""
         if queue in self._options and self._place_of(queue).is_there():
             self.register(queue, self._options.pop(queue))
 
+    @guarded
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         for queue, counters in counts.items():
             if self._place_of(queue).is_there():
                 self._change(queue, partial(_add, counters))
                 self.settle(queue)
 
+    @guarded
     def counters(self, queue: str) -> dict[str, int]:
-        return {name: int(value) for name, value in self._read(queue).get("counters", {}).items()}
+        stored = self._read(queue).get("counters", {})
+        return {**dict.fromkeys(COUNTERS, 0), **{name: int(value) for name, value in stored.items()}}
 
+    @guarded
     def register(self, queue: str, options: Mapping[str, Any]) -> None:
         if not self._place_of(queue).is_there():
             if options or queue not in self._options:
@@ -71,6 +73,7 @@ class Ledger(Statistics):
         elif options and self._read(queue).get("options") != options:
             self._change(queue, lambda known: known.update(options=dict(options)))
 
+    @guarded
     def options(self, queue: str) -> dict[str, Any]:
         return dict(self._read(queue).get("options") or self._options.get(queue, {}))
 
@@ -80,5 +83,5 @@ class Ledger(Statistics):
 
 def _add(counters: Mapping[str, int], known: dict[str, Any]) -> None:
     sums = known.setdefault("counters", {})
-    for counter, much in counters.items():
-        sums[counter] = sums.get(counter, 0) + much
+    for counter, by in counters.items():
+        sums[counter] = sums.get(counter, 0) + by

@@ -1,10 +1,10 @@
-"""Counters, pauses and options of queues, in the file that has the jobs (its tables are drawn in `sqlite`)."""
+"""Counters, pauses and options of queues, in the file that has the jobs (its tables are drawn in `driver`)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from penstock.codec import from_json, to_json
-from penstock.queues.stores.engine import Statistics
+from penstock.queues.blocking.stats import COUNTERS, Stats
 from penstock.queues.stores.sqlite.file import SqliteFile
 
 # In the schema that a caller's connection has the file as, or in the file itself.
@@ -23,7 +23,7 @@ _PAUSE = (
 _ONE = "WHERE namespace = ? AND queue = ?"
 
 
-class SqliteStatistics(Statistics):
+class SqliteStats(Stats):
     """The statistics of one namespace."""
 
     def __init__(self, file: SqliteFile, namespace: str) -> None:
@@ -32,17 +32,17 @@ class SqliteStatistics(Statistics):
 
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         rows = [
-            (self._namespace, queue, counter, much)
+            (self._namespace, queue, counter, by)
             for queue, counters in counts.items()
-            for counter, much in counters.items()
-            if much
+            for counter, by in counters.items()
+            if by
         ]
         with self._file.writing() as connection:
             connection.executemany(ADD.format(""), rows)
 
     def counters(self, queue: str) -> dict[str, int]:
         statement = f"SELECT counter, value FROM penstock_counters {_ONE}"
-        return dict(self._file.read(statement, (self._namespace, queue)))
+        return {**dict.fromkeys(COUNTERS, 0), **dict(self._file.read(statement, (self._namespace, queue)))}
 
     def register(self, queue: str, options: Mapping[str, Any]) -> None:
         text = to_json(dict(options)) if options else None

@@ -6,8 +6,7 @@ from penstock.client.aio import ClusterClient
 from penstock.client.values import Job
 from penstock.errors import BadUrl, CallerError, ConnectionLost, PenstockError, ReplyError
 from penstock.queues.aio.driver import Driver
-from penstock.queues.aio.signals.base import Signal
-from penstock.queues.aio.signals.silent import SilentSignal
+from penstock.queues.aio.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.stores.disque.aio.clients import Clients

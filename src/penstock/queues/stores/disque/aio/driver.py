@@ -31,7 +31,7 @@ from penstock.client.values import text
 from penstock.codec import MARK, frame
 from penstock.errors import OutcomeUnknown, PenstockError, ReplyError
 from penstock.job import Lease, Move, NewJob, StoredJob
-from penstock.queues.aio.finishing import to_the_end
+from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.stores.disque.aio.base import ALL, values
 from penstock.queues.stores.disque.aio.claims import NOBODYS
 from penstock.queues.stores.disque.aio.marks import DisqueMarks

@@ -7,8 +7,7 @@ from penstock.client.blocking import ClusterClient
 from penstock.client.values import Job
 from penstock.errors import BadUrl, CallerError, ConnectionLost, PenstockError, ReplyError
 from penstock.queues.blocking.driver import Driver
-from penstock.queues.blocking.signals.base import Signal
-from penstock.queues.blocking.signals.silent import SilentSignal
+from penstock.queues.blocking.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.stores.disque.blocking.clients import Clients

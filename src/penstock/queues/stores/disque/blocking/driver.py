@@ -32,7 +32,7 @@ from penstock.client.values import text
 from penstock.codec import MARK, frame
 from penstock.errors import OutcomeUnknown, PenstockError, ReplyError
 from penstock.job import Lease, Move, NewJob, StoredJob
-from penstock.queues.blocking.finishing import to_the_end
+from penstock.queues.blocking.runtime import to_the_end
 from penstock.queues.stores.disque.blocking.base import ALL, values
 from penstock.queues.stores.disque.blocking.claims import NOBODYS
 from penstock.queues.stores.disque.blocking.marks import DisqueMarks

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import AsyncRawCursor
 
 from penstock.errors import PenstockError
-from penstock.queues.aio.signals.base import Hear, Signal
+from penstock.queues.aio.signal import Hear, Signal
 from penstock.queues.options import Address
 from penstock.queues.stores.postgres.aio.client import Pool, connect
 from penstock.queues.stores.postgres.aio.link import Link

@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
-from penstock.queues.aio.stats.base import COUNTERS as NAMES
-from penstock.queues.aio.stats.base import Stats
+from penstock.queues.aio.stats import COUNTERS as NAMES
+from penstock.queues.aio.stats import Stats
 from penstock.queues.options import Address
 from penstock.queues.stores.postgres.aio.client import Pool
 from penstock.queues.stores.postgres.aio.link import Rows

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import RawCursor
 
 from penstock.errors import PenstockError
-from penstock.queues.blocking.signals.base import Signal, Subscription
+from penstock.queues.blocking.signal import Signal, Subscription
 from penstock.queues.options import Address
 from penstock.queues.stores.postgres.blocking.client import Pool, connect, is_quiet
 from penstock.queues.stores.postgres.blocking.link import Link

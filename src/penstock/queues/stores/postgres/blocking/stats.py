@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
-from penstock.queues.blocking.stats.base import COUNTERS as NAMES
-from penstock.queues.blocking.stats.base import Stats
+from penstock.queues.blocking.stats import COUNTERS as NAMES
+from penstock.queues.blocking.stats import Stats
 from penstock.queues.options import Address
 from penstock.queues.stores.postgres.blocking.client import Pool
 from penstock.queues.stores.postgres.blocking.link import Rows

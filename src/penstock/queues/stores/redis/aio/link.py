@@ -24,7 +24,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from penstock.errors import CallerError, ConnectionLost, PenstockError
-from penstock.queues.aio.finishing import to_the_end
+from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.address import RedisPlace, read_address
 from penstock.queues.stores.redis.errors import RAISED, explain

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from penstock.job import JobState, NewJob, Sizes, StoredJob
 from penstock.queues.aio.driver import Driver, Page
-from penstock.queues.aio.signals.base import Signal
-from penstock.queues.aio.stats.base import Stats
+from penstock.queues.aio.signal import Signal
+from penstock.queues.aio.stats import Stats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.stores.redis.aio.link import RedisLink

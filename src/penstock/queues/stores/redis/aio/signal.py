@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.queues.aio.signals.base import Hear, Signal
+from penstock.queues.aio.signal import Hear, Signal
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.aio.link import RedisLink
 from penstock.queues.stores.redis.packing import packed

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
-from penstock.queues.aio.stats.base import COUNTERS, Stats
+from penstock.queues.aio.stats import COUNTERS, Stats
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.aio.link import RedisLink
 from penstock.queues.stores.redis.keys import name_in_cluster, pattern_of, queue_in_cluster, stats_key

@@ -39,8 +39,8 @@ from typing import Any, ClassVar
 from penstock.errors import PenstockError
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues.blocking.driver import Driver, Page
-from penstock.queues.blocking.signals.base import Signal
-from penstock.queues.blocking.stats.base import Stats
+from penstock.queues.blocking.signal import Signal
+from penstock.queues.blocking.stats import Stats
 from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.stores.redis.blocking.link import RedisLink

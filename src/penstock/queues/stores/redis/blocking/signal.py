@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from penstock.errors import ConnectionLost, PenstockError
-from penstock.queues.blocking.signals.base import Signal, Subscription
+from penstock.queues.blocking.signal import Signal, Subscription
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.blocking.link import RedisLink
 from penstock.queues.stores.redis.errors import RAISED

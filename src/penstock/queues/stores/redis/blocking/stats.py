@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
-from penstock.queues.blocking.stats.base import COUNTERS, Stats
+from penstock.queues.blocking.stats import COUNTERS, Stats
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.blocking.link import RedisLink
 from penstock.queues.stores.redis.keys import name_in_cluster, pattern_of, queue_in_cluster, stats_key

@@ -1,1 +1,0 @@
-"""How waiting consumers hear of new jobs: one module a way."""

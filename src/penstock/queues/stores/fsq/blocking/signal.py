@@ -1,0 +1,142 @@
+"""Signals of directories: inotify tells of new items, whoever made them, and the hub of this process of its own.
+
+Whoever waits has a watch of its own, which is kept for the next wait on the same queue. Where inotify can't be had
+(the extra `fsq` isn't installed, or the system has no watch left), the directory's time of change is looked at once a
+second.
+"""
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from penstock.fsq.waiting import POLL_SECONDS, Waiter
+from penstock.queues import local_signals
+from penstock.queues.blocking.signal import Signal, Subscription
+from penstock.queues.stores.fsq.names import directory_of
+from penstock.queues.stores.fsq.root import Root
+
+NEWS = "0"  # a time of maturity that is over: something is there, look
+TEXTS_MAX = 100  # kept for a waiter who is busy: the last ones tell as much as all of them
+KEPT_MAX = 16  # watches that wait for the next waiter; a user of Linux may have 128 by default
+
+
+class _Watch:
+    """A queue's directory, with a bell that other threads can ring."""
+
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+        self.pid = os.getpid()
+        self.waiter = Waiter(directory_of(channel.split(":", 3)[3]), aside=True)  # keuss:signal:NAMESPACE:QUEUE
+        self.bell, self._rope = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def ring(self) -> None:
+        """End the wait."""
+        with suppress(BlockingIOError):  # it rings already
+            os.write(self._rope, b"\0")
+
+    def silence(self) -> None:
+        """Forget that it rang, and what was seen."""
+        with suppress(BlockingIOError):
+            while os.read(self.bell, 4096):
+                pass
+
+    def wait(self, seconds: float) -> None:
+        """Until something happens, or the time is over."""
+        poller = select.poll()
+        for fd in (self.bell, *self.waiter.descriptors()):
+            poller.register(fd, select.POLLIN)
+        poller.poll(max(0.0, seconds) * 1000)
+
+    def close(self) -> None:
+        self.waiter.close()
+        os.close(self.bell)
+        os.close(self._rope)
+
+
+class DirectorySubscription(Subscription):
+    """News of one queue."""
+
+    def __init__(self, signal: "DirectorySignal", watch: _Watch) -> None:
+        self._signal = signal
+        self._watch: _Watch | None = watch
+        self._texts: deque[str] = deque(maxlen=TEXTS_MAX)
+        self._lock = threading.Lock()
+        local_signals.listen(signal.place, watch.channel, self._hear)
+
+    def _hear(self, text: str) -> None:
+        with self._lock:
+            if self._watch is not None:
+                self._texts.append(text)
+                self._watch.ring()
+
+    def wait(self, timeout: float) -> str | None:
+        watch = self._watch
+        if watch is None:
+            return ""
+        deadline = time.monotonic() + timeout
+        while True:
+            watch.silence()
+            if self._texts:
+                return self._texts.popleft()
+            if watch.waiter.check():
+                return NEWS
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            watch.wait(min(left, POLL_SECONDS) if watch.waiter.polls else left)
+
+    def wake(self) -> None:
+        self._hear("")
+
+    def close(self) -> None:
+        watch = self._watch
+        if watch is None:
+            return
+        local_signals.leave(self._signal.place, watch.channel, self._hear)
+        with self._lock:
+            self._watch = None
+        self._signal.keep(watch)
+
+
+class DirectorySignal(Signal):
+    """The queues below one root."""
+
+    def __init__(self, root: Root, place: str) -> None:
+        self.place = place
+        self._root = root
+        self._lock = threading.Lock()
+        self._kept: list[_Watch] = []
+        self._is_closed = False
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            kept, self._kept = self._kept, []
+        for watch in kept:
+            watch.close()
+
+    def send(self, channel: str, text: str) -> None:
+        local_signals.send(self.place, channel, text)
+
+    def subscribe(self, channel: str) -> Subscription:
+        with self._lock:
+            # What a parent has opened before it forked is the parent's.
+            found = [watch for watch in self._kept if watch.channel == channel and watch.pid == os.getpid()]
+            if found:
+                self._kept.remove(found[0])
+        watch = found[0] if found else self._root.guard(_Watch, channel)
+        watch.silence()
+        watch.waiter.check()
+        return DirectorySubscription(self, watch)
+
+    def keep(self, watch: _Watch) -> None:
+        """For the next one who waits."""
+        with self._lock:
+            self._kept.append(watch)
+            over = self._kept if self._is_closed else self._kept[:-KEPT_MAX]
+            self._kept = [] if self._is_closed else self._kept[-KEPT_MAX:]
+        for one in over:
+            one.close()

@@ -1,1 +1,0 @@
-"""Penstock's own."""
