@@ -196,7 +196,7 @@ async def test_dead_letters_are_not_given_up_themselves(place: Place) -> None:
         for _ in range(3):
             await (await dead.reserve(timeout=PATIENCE)).nack()
         job = await dead.reserve(timeout=PATIENCE)
-        with pytest.raises(CallerError, match="dead letters itself"):
+        with pytest.raises(CallerError, match="dead-letter queue itself"):
             await job.fail()
         await job.ack()
 
