@@ -389,9 +389,17 @@ MUTANTS = (
     Mutant(
         "a job that was given back elsewhere counts as being worked on",
         "core/federation.py",
-        "        if _is_nacked(job, copy.kind.nacks):\n",
-        "        if copy.kind.nacks > 60000:\n",
-        1,
+        "        if left_ms > 0 and not (is_nacked or is_given_back):",
+        "        if left_ms > 0:",
+        5,
+        "P10",
+    ),
+    Mutant(
+        "a word about a job that has come since counts as news",
+        "core/requeueing.py",
+        "        if _is_past(job, counters):\n            continue\n",
+        "",
+        448,
         "P10",
     ),
     Mutant(
