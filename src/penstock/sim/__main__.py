@@ -27,7 +27,7 @@ USAGE_ERROR: Final = 2
 FAILURES_SHOWN: Final = 10
 EXAMPLES: Final = """\
 examples:
-  python -m penstock.sim --seeds 1-500            500 runs of ten simulated minutes each
+  python -m penstock.sim --seeds 1-500            500 runs of six simulated minutes or more
   python -m penstock.sim --replay 42 --trace      one of them again, with every message in words
   python -m penstock.sim --replay 42 --shrink     the fewest of its faults with which it still fails
   python -m penstock.sim --replay 42 --plan 'kill@31.2+4.5:2,loss@50+20=30'

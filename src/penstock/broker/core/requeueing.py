@@ -18,7 +18,6 @@ from penstock.broker.core.jobs import (
     BCAST_WILLQUEUE,
     COUNTER_MASK,
     GIVEN,
-    GIVEN_BACK,
     MOVED,
     OUT,
     QUEUED,
@@ -87,8 +86,7 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             continue
         if flags & bus.INCR_NACKS:
             job.nacks = (job.nacks + 1) & COUNTER_MASK
-            # Whoever had it gave it back there: no reason to refuse it, nor a lease.
-            job.flags = job.flags & ~(OUT | GIVEN) | GIVEN_BACK
+            job.flags &= ~(OUT | GIVEN)  # whoever had it gave it back there: no reason to refuse it, nor a lease
         elif flags & bus.INCR_DELIVERIES:
             job.deliveries = (job.deliveries + 1) & COUNTER_MASK
         tries = bus.tries_of(flags)
