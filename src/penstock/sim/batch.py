@@ -48,7 +48,7 @@ class Totals(NamedTuple):
 
 
 def run_all(seeds: Sequence[int], jobs: int, is_brief: bool = False, plan: Plan | None = None) -> Iterator[Result]:
-    """Run seeds in `jobs` processes, each with the faults drawn from it or with those given; results come when ready."""
+    """Run seeds in `jobs` processes, with the faults drawn from each or with those given; results come when ready."""
     run = partial(simulate, plan=plan, is_brief=is_brief)
     if jobs <= 1 or len(seeds) == 1:
         yield from map(run, seeds)
