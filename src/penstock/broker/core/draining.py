@@ -84,7 +84,8 @@ def _takers(node: Node) -> int:
 
 def _walk(node: Node) -> Iterator[Job]:
     for page in node.jobs.flat:
-        yield from list(page.values())
+        if page:  # most are empty where there are few jobs
+            yield from list(page.values())
 
 
 def _hand_over(node: Node, job: Job, ready: frozenset[bytes], takers: int) -> None:
