@@ -200,7 +200,8 @@ slowlog-max-len port tcp-backlog databases maxclients watchdog-period hz cluster
 no-appendfsync-on-rewrite daemonize activerehashing aof-rewrite-incremental-fsync aof-load-truncated
 aof-enqueue-jobs-once maxmemory-policy loglevel appendfsync syslog-facility appendonly dir
 client-output-buffer-limit unixsocketperm bind
-protected-mode tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients tls-cluster"""
+protected-mode authentication-timeout tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients tls-cluster
+maxmemory-clients maxmemory-unauthenticated"""
 
 
 @pytest.fixture(scope="module")

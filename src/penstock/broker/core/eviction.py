@@ -1,4 +1,7 @@
-"""Giving up what nobody needs: finished jobs under memory pressure, and queues without traffic."""
+"""Giving up what nobody needs: finished jobs under memory pressure, and queues without traffic.
+
+What a client makes the node hold beside jobs (queues by their names, waits, claims) asks for room here first.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import Final
 
 from penstock.broker.core.jobs import ACKED, DELIVERED, Job
 from penstock.broker.core.node import Node
-from penstock.broker.core.queues import Queue
+from penstock.broker.core.queues import QUEUE_BYTES, Queue
+from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove
 
 LOOKS_IN_VAIN_MAX: Final = 256  # jobs looked at in a row without finding one to evict, before a command gives up
@@ -26,6 +30,29 @@ def make_room(node: Node) -> bool:
     else:
         drop_idle_queues(node)
     return memory.used_bytes <= memory.full_bytes
+
+
+def need_memory(node: Node, more_bytes: int) -> None:
+    """Refuse a command that would make the node hold more than maxmemory, unless idle queues make room for it."""
+    memory = node.memory
+    if memory.has_room(more_bytes):
+        return
+    drop_idle_queues(node)
+    if not memory.has_room(more_bytes):
+        raise Refused(
+            "OOM",
+            f"used memory must be at most {memory.max_bytes} bytes (maxmemory), and would be "
+            f"{memory.used_bytes + more_bytes}",
+        )
+
+
+def need_queues(node: Node, names: list[bytes]) -> list[Queue]:
+    """Return the queues that a client names; those that don't exist are made, all of them or none."""
+    by_name = node.queues.by_name
+    missing = {name for name in names if name not in by_name}
+    if missing:
+        need_memory(node, sum([QUEUE_BYTES + len(name) for name in missing]))
+    return [node.queue(name) for name in names]
 
 
 def _evict_jobs(node: Node) -> None:
