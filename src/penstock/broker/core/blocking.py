@@ -78,6 +78,11 @@ def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> Non
         node.timers.set(waiter, node.now_ms + timeout_ms)
 
 
+def waits_bytes(node: Node) -> int:
+    """Return what all waits take, for checks of the account."""
+    return WAIT_BYTES * sum([len(queue.waiters) for queue in node.queues.by_name.values()])
+
+
 def give_up_waiting(node: Node, waiting: Waiter | Addition) -> None:
     """Let nobody wait for a client that is gone."""
     if isinstance(waiting, Waiter):

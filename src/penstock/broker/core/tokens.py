@@ -65,6 +65,11 @@ def join_claim(node: Node, key: bytes, job: Job) -> None:
     job.claim = claim
 
 
+def claims_bytes(node: Node) -> int:
+    """Return what all claims take, for checks of the account."""
+    return sum([CLAIM_BYTES + len(claim.key) + CLAIM_JOB_BYTES * len(claim.jobs) for claim in node.claims.values()])
+
+
 def holds(job: Job | None, token: int) -> bool:
     """Tell whether a token is the one of this job's present lease."""
     return job is not None and job.token == token != 0 and job.state == ACTIVE
