@@ -120,16 +120,20 @@ class KeepAlive(Number):
 @dataclass(frozen=True)
 class Memory(Kind):
     lowest: int = 0
+    lowest_set: int = 0  # what CONFIG SET allows
     set_units: bool = True
 
     def from_file(self, words: list[bytes], current: Any) -> int:
-        size = self.read(words[0])
-        if size < self.lowest:
-            raise ValueError(f"{size} is too small: give at least {self.lowest}")
-        return size
+        return self._above(self.lowest, self.read(words[0]))
 
     def from_set(self, value: bytes, current: Any) -> int:
-        return self.read(value) if self.set_units else Number().from_set(value, current)
+        size = self.read(value) if self.set_units else Number().from_set(value, current)
+        return self._above(self.lowest_set, size)
+
+    def _above(self, lowest: int, size: int) -> int:
+        if size < lowest:
+            raise ValueError(f"{size} is too small: give at least {lowest}")
+        return size
 
     def read(self, word: bytes) -> int:
         return parse_memory(os.fsdecode(word))
@@ -432,7 +436,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "Memory for what all clients together have sent and not finished, or have not read yet; 0 is a quarter of "
             "maxmemory, and at least 16mb. Beyond it, those who hold the most are closed. A request can't be larger, "
             "and one reply takes at most half of it: GETJOB and CLAIM give fewer jobs then."),
-        Directive("maxmemory-unauthenticated", Memory(lowest=2**20), 32 * 2**20, _SET,
+        Directive("maxmemory-unauthenticated", Memory(lowest=2**20, lowest_set=2**20), 32 * 2**20, _SET,
             "The same for all connections that have not authenticated, with what the connections take by themselves. "
             "It isn't a part of maxmemory."),
         Directive("maxmemory-samples", Number(1, INT_MAX), 5, _SET,

@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.broker.core import refusals
 from penstock.broker.core.delivery import ALL, fetch, unfetch, wake
-from penstock.broker.core.eviction import IDLE_MS, is_idle, need_memory, need_queues
+from penstock.broker.core.eviction import IDLE_MS, find_queues, is_idle, need_memory, need_queues
 from penstock.broker.core.exchange import Exchange
 from penstock.broker.core.federation import (
     BUSY_MS,
@@ -38,7 +38,7 @@ WAIT_BYTES: Final = 60
 
 def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int, begin_max: int = ALL) -> list[Job]:
     """Take up to so many jobs, one from each queue in turn; fewer if more would be too large a reply."""
-    queues = need_queues(node, names)
+    queues = find_queues(node, names)
     jobs: list[Job] = []
     if len(queues) == 1:
         if queues[0].length and not queues[0].pause & PAUSED_OUT:
@@ -58,8 +58,8 @@ def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int, begin_
 
 def ask_others(node: Node, names: list[bytes]) -> None:
     """Ask other nodes for jobs of queues that a client found empty and won't wait for."""
-    for name in names:
-        ask_once(node, node.queue(name))
+    for queue in find_queues(node, names):
+        ask_once(node, queue)
 
 
 def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> None:

@@ -32,13 +32,17 @@ def make_room(node: Node) -> bool:
     return memory.used_bytes <= memory.full_bytes
 
 
+def _make_room_for(node: Node, more_bytes: int) -> bool:
+    """Whether the node can hold this much more, perhaps without its idle queues."""
+    if not node.memory.has_room(more_bytes):
+        drop_idle_queues(node)
+    return node.memory.has_room(more_bytes)
+
+
 def need_memory(node: Node, more_bytes: int) -> None:
-    """Refuse a command that would make the node hold more than maxmemory, unless idle queues make room for it."""
-    memory = node.memory
-    if memory.has_room(more_bytes):
-        return
-    drop_idle_queues(node)
-    if not memory.has_room(more_bytes):
+    """Refuse a command that would make the node hold more than maxmemory."""
+    if not _make_room_for(node, more_bytes):
+        memory = node.memory
         raise Refused(
             "OOM",
             f"used memory must be at most {memory.max_bytes} bytes (maxmemory), and would be "
@@ -46,13 +50,27 @@ def need_memory(node: Node, more_bytes: int) -> None:
         )
 
 
-def need_queues(node: Node, names: list[bytes]) -> list[Queue]:
-    """Return the queues that a client names; those that don't exist are made, all of them or none."""
+def _missing_bytes(node: Node, names: list[bytes]) -> int:
+    """Return what those of these queues would take that don't exist."""
     by_name = node.queues.by_name
-    missing = {name for name in names if name not in by_name}
-    if missing:
-        need_memory(node, sum([QUEUE_BYTES + len(name) for name in missing]))
+    return sum([QUEUE_BYTES + len(name) for name in {name for name in names if name not in by_name}])
+
+
+def need_queues(node: Node, names: list[bytes]) -> list[Queue]:
+    """Return these queues; those that don't exist are made, or the command is refused."""
+    need_memory(node, _missing_bytes(node, names))
     return [node.queue(name) for name in names]
+
+
+def find_queues(node: Node, names: list[bytes]) -> list[Queue]:
+    """Return these queues; without room for those that don't exist, only the others."""
+    by_name = node.queues.by_name
+    if len(names) == 1 and names[0] in by_name:
+        return [by_name[names[0]]]
+    missing_bytes = _missing_bytes(node, names)
+    if not missing_bytes or _make_room_for(node, missing_bytes):
+        return [node.queue(name) for name in names]
+    return [by_name[name] for name in names if name in by_name]
 
 
 def _evict_jobs(node: Node) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.broker.core.acks import ack
 from penstock.broker.core.blocking import fetch_many
 from penstock.broker.core.delivery import lease, nack_after, unfetch
-from penstock.broker.core.eviction import need_memory, need_queues
+from penstock.broker.core.eviction import find_queues, need_memory
 from penstock.broker.core.jobs import ACTIVE, AHEAD, DELIVERED, OUT, QUEUED, Job, begin
 from penstock.broker.core.node import Node
 from penstock.broker.core.tokens import CLAIM_BYTES, CLAIM_JOB_BYTES, holds, join_claim
@@ -118,7 +118,7 @@ def claim(node: Node, key: bytes, names: list[bytes], count: int, lease_ms: int)
         return jobs
     if not count:
         return []
-    most = min(count, sum([queue.length for queue in need_queues(node, names)]))
+    most = min(count, sum([queue.length for queue in find_queues(node, names)]))
     if most:
         need_memory(node, CLAIM_BYTES + len(key) + CLAIM_JOB_BYTES * most)
     jobs = fetch_many(node, names, count, lease_ms)
