@@ -21,7 +21,9 @@ from tests.processes import NodeProcess, wait_until
 
 pytestmark = pytest.mark.system
 
-KILLS = 100 if os.environ.get("PENSTOCK_LONG") == "1" else 20
+LONG = os.environ.get("PENSTOCK_LONG") == "1"
+KILLS = 100 if LONG else 20
+KILLS_IN_REWRITES = 100 if LONG else 5
 AOF = "disque.aof"
 
 
@@ -36,13 +38,15 @@ class Load:
         self.acked: set[bytes] = set()
         self.fetched: dict[bytes, int] = {}
         self.refusals: set[str] = set()
+        self.rewrites = 0
+        self.rewrites_seen = False  # one was seen under way
         self.body = b"x" * 100
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def begin(self, producers: int = 3, consumers: int = 2) -> None:
+    def begin(self, producers: int = 3, consumers: int = 2, rewriters: int = 0) -> None:
         self._stop.clear()
-        targets = [self._produce] * producers + [self._consume] * consumers
+        targets = [self._produce] * producers + [self._consume] * consumers + [self._rewrite] * rewriters
         self._threads = [threading.Thread(target=self._until_lost, args=(target,)) for target in targets]
         for thread in self._threads:
             thread.start()
@@ -86,6 +90,14 @@ class Load:
                     self.acked.update(done)
         except ReplyError as error:
             self.refusals.add(error.code)
+
+    def _rewrite(self, link: Connection) -> None:
+        """Begin a rewrite as soon as the last one has ended."""
+        info = link.execute("INFO", "persistence")
+        self.rewrites_seen |= b"aof_rewrite_in_progress:1" in info
+        if b"aof_rewrite_in_progress:0" in info:
+            link.execute("BGREWRITEAOF")
+            self.rewrites += 1
 
     def check(self) -> None:
         """Compare what the node holds with what clients were told."""
@@ -134,6 +146,25 @@ def test_no_acknowledged_job_is_lost_by_kills_under_load(
     assert not load.refusals
     assert load.acked
     record_property("jobs fetched more than once", sum(count > 1 for count in load.fetched.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 5 * KILLS_IN_REWRITES)
+def test_no_acknowledged_job_is_lost_by_kills_under_load_and_constant_rewrites(start_node: StartNode) -> None:
+    node = start_node(appendfsync="always")
+    load = Load(node)
+    for _ in range(KILLS_IN_REWRITES):
+        enough, rewrites = len(load.added) + 50, load.rewrites + 2
+        load.begin(rewriters=1)
+        wait_until(lambda enough=enough, rewrites=rewrites: load.has_added(enough) and load.rewrites >= rewrites)
+        threading.Event().wait(random.random() / 5)  # any moment of the work will do
+        node.kill()
+        load.end()
+        node.start()
+        load.check()
+    assert not load.refusals
+    assert load.acked
+    assert load.rewrites_seen
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from penstock.broker.commands.table import COMMANDS
 from penstock.broker.directives import DIRECTIVES
-from penstock.wire.requests import ARGUMENTS_MAX, BULK_BYTES_MAX
+from penstock.wire.requests import ARGUMENT_BYTES, ARGUMENTS_MAX, BULK_BYTES_MAX
+from tests.conftest import StartNode
 from tests.processes import NodeProcess, resident_bytes, settled_bytes, wait_until
 from tests.raw_link import RawLink, encode
 
@@ -294,7 +295,7 @@ def test_what_is_announced_and_not_sent_costs_nothing(node: NodeProcess, announc
         for link in links:
             link.send(announcement)
         wait_until(lambda: int(node.info()["used_memory"]) > used)
-        assert settled_bytes(node) - used <= ANNOUNCERS * len(announcement)
+        assert settled_bytes(node) - used <= ANNOUNCERS * (len(announcement) + 2 * ARGUMENT_BYTES)
         assert resident_bytes(node) - rss < ANNOUNCERS * 10_000
         assert node.call("ADDJOB", "q", "body", 0)
     finally:
@@ -304,7 +305,8 @@ def test_what_is_announced_and_not_sent_costs_nothing(node: NodeProcess, announc
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_request_larger_than_a_gigabyte_is_cut_off(node: NodeProcess) -> None:
+def test_a_request_larger_than_a_gigabyte_is_cut_off(start_node: StartNode) -> None:
+    node = start_node(maxmemory_clients="2gb")
     megabyte = b"x" * (1 << 20)
     bulk = b"$%d\r\n" % BULK_BYTES_MAX
     with RawLink(node) as link:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.core.blocking import waits_bytes
 from penstock.broker.core.exchange import EXCHANGE_BYTES, Exchange
 from penstock.broker.core.finished import ENTRY_BYTES
 from penstock.broker.core.jobs import JOB_BYTES, Confirming, Holders, Job
 from penstock.broker.core.queues import QUEUE_BYTES, Queue
+from penstock.broker.core.tokens import claims_bytes
 from penstock.broker.core.waiting import Addition, Waiter
 from tests.transcripts.stage import Stage
 
@@ -60,4 +62,5 @@ def test_memory_is_accounted_for_to_the_byte(story: Path) -> None:
         names = sum(QUEUE_BYTES + len(queue.name) for queue in queues)
         exchanges = sum(EXCHANGE_BYTES for queue in queues if queue.exchange is not None)
         finished = ENTRY_BYTES * len(node.finished)
-        assert node.memory.used_bytes == node.memory.base_bytes + jobs + names + exchanges + finished
+        held = claims_bytes(node) + waits_bytes(node)
+        assert node.memory.used_bytes == node.memory.base_bytes + jobs + names + exchanges + finished + held

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink
+from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink, requests_bytes
 from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
 from penstock.broker.commands.jobs import shape_addition, shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
@@ -133,7 +133,10 @@ class Broker:
         self.wall = wall
         self.statistics = Statistics(config.slowlog_max_len)
         self.statistics.latency.threshold_ms = config.latency_monitor_threshold
-        self.node = Node(node_id, entropy, self, Memory(config.maxmemory, config.maxmemory_policy == "acks"))
+        memory = Memory(config.maxmemory, config.maxmemory_policy == "acks")
+        memory.limit_clients(config.maxmemory_clients)
+        memory.unauthenticated.max_bytes = config.maxmemory_unauthenticated
+        self.node = Node(node_id, entropy, self, memory)
         self.persistence = Persistence(self)
         self.clients: dict[int, Client] = {}
         self.monitors: list[Client] = []
@@ -146,7 +149,7 @@ class Broker:
         self._next_client_id = 1
         self._is_unsaveable = False  # nodes.conf could not be written
         self._asked_early: list[tuple[Line, bytes]] = []  # requests for jobs, while the journal is loaded
-        self._housekeeping = Housekeeping(self.clients, config, self.node)
+        self.housekeeping = Housekeeping(self.clients, config, self.node)
         self.by_name = {name: Command(info, HANDLERS[name]) for name, info in COMMANDS.items()}
         self.commands = self._spellings()
         self.set_clock()
@@ -179,7 +182,8 @@ class Broker:
             return
         client.closing = True
         client.backlog = []
-        client.out = []
+        client.backlog_bytes = 0
+        self._drop_replies(client)
         if client.waiter is not None:
             self.set_clock()
             blocking.give_up_waiting(self.node, client.waiter)
@@ -196,10 +200,19 @@ class Broker:
             self.monitors.remove(client)
             self.reguard()
 
-    def run(self, client: Client, requests: list[list[bytes]]) -> None:
-        """Run requests of a client, in order. Those behind one that blocks wait in its backlog."""
+    def _drop_replies(self, client: Client) -> None:
+        """Forget replies that are not to be sent."""
+        self.node.memory.reply_bytes -= sum(map(len, client.out))
+        client.out.clear()
+
+    def run(self, client: Client, requests: list[list[bytes]], counted_bytes: int = 0) -> None:
+        """Run requests of a client, in order. Those behind one that blocks wait in its backlog.
+
+        `counted_bytes` is what they take, where they come from there.
+        """
         if client.waiter is not None or client.backlog or self.paused_until_ms:
             client.backlog += requests
+            client.backlog_bytes += requests_bytes(requests)
             self._run_backlog(client)
             return
         node, memory, commands, clock = self.node, self.node.memory, self.commands, self.clock
@@ -249,7 +262,12 @@ class Broker:
                     continue
             if self._must_wait(client) or owed_bytes >= REPLY_BYTES_HIGH:
                 client.backlog = requests[at:]
+                if client.backlog:
+                    # Each request is counted once on its way in, and once on its way out.
+                    ran_bytes = requests_bytes(requests[:at]) if counted_bytes else 0
+                    client.backlog_bytes = counted_bytes - ran_bytes or requests_bytes(client.backlog)
                 break
+        memory.reply_bytes += owed_bytes
         self.statistics.commands += len(requests) - len(client.backlog)
         client.active_ms = node.now_ms
         client.last_command = command.name if command is not None else "NULL"
@@ -310,6 +328,7 @@ class Broker:
                 monitor.sink.close(now=True)
             else:
                 monitor.out.append(line)
+                self.node.memory.reply_bytes += len(line)
                 self.touch(monitor)
 
     def _note_slow(self, command: Command, args: list[bytes], seconds: float) -> None:
@@ -333,9 +352,15 @@ class Broker:
             return
         if client.out or client.sink.buffered_bytes() > REPLY_BYTES_HIGH:
             return  # it reads what it is owed first: `flush`, or its connection, comes back to this
+        if self.node.memory.reply_bytes > self.node.memory.reply_bytes_max:
+            self.touch(client)  # the replies of others leave first
+            return
         requests, client.backlog = client.backlog, []
-        self.run(client, requests)
-        if not client.backlog:
+        counted_bytes, client.backlog_bytes = client.backlog_bytes, 0
+        self.run(client, requests, counted_bytes)
+        if client.backlog:
+            client.sink.account()
+        else:
             client.sink.caught_up()
 
     def answer(self, waiter: Waiter, outcome: Job | Refused | None) -> None:
@@ -346,7 +371,9 @@ class Broker:
         if client.reply_mode:
             self._mute(client)
         else:
-            client.out.append(shape_outcome(client, waiter, outcome))
+            reply = shape_outcome(client, waiter, outcome)
+            client.out.append(reply)
+            self.node.memory.reply_bytes += len(reply)
             if isinstance(outcome, Job):
                 client.hand([outcome])
         self.touch(client)
@@ -359,7 +386,9 @@ class Broker:
         if client.reply_mode:
             self._mute(client)
         else:
-            client.out.append(shape_addition(addition))
+            reply = shape_addition(addition)
+            client.out.append(reply)
+            self.node.memory.reply_bytes += len(reply)
         self.touch(client)
 
     # Other nodes.
@@ -429,7 +458,7 @@ class Broker:
             client.dirty = False
             if not safe and client.out:
                 # What its replies promise could not be written down. Without an answer it knows that it doesn't know.
-                client.out.clear()
+                self._drop_replies(client)
                 client.closing = True
                 client.sink.close(now=True)
                 continue
@@ -437,12 +466,15 @@ class Broker:
                 data = b"".join(client.out)
                 client.out.clear()
                 self.statistics.output_bytes += len(data)
+                self.node.memory.reply_bytes -= len(data)
                 if client.sink.write(data):
                     client.handed = None
             if client.closing:
                 client.sink.close(now=False)
             elif client.backlog:
                 self._run_backlog(client)
+        if not self.dirty:
+            self.node.memory.reply_bytes = 0
 
     def set_clock(self) -> None:
         """Bring the node's clocks up to date."""
@@ -491,7 +523,7 @@ class Broker:
             if node.cluster.leaving:
                 blocking.refuse_waiters(node)
                 draining.drain(node)
-        self._housekeeping.cron()
+        self.housekeeping.cron()
         node.memory.peak_bytes = max(node.memory.peak_bytes, node.memory.used_bytes)
         self.persistence.cron()
         if node.outbox.waiting or node.untold:

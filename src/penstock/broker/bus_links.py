@@ -159,6 +159,9 @@ class BusLink:
     def drained(self) -> None:
         """Go on: there was nothing that waited."""
 
+    def sent(self) -> None:
+        """Do nothing: what waits is looked at by the cron."""
+
     def lost(self) -> None:
         """Tell who has to know, and let go of everything: nothing collects what refers to itself."""
         if self._proof is not None and self.peer is not None:

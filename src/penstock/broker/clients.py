@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.waiting import Addition, Waiter
 from penstock.wire.replies import NULL3, NULL_ARRAY, NULL_BULK
+from penstock.wire.requests import ARGUMENT_BYTES, REQUEST_BYTES
 
 REPLY_ON: Final = 0
 REPLY_OFF: Final = 1
@@ -26,6 +27,9 @@ class Sink(Protocol):
     def caught_up(self) -> None:
         """Read on, if reading was stopped while requests that were sent ahead had to wait: they are run."""
 
+    def account(self) -> None:
+        """Count again what this client holds in memory: its backlog has changed."""
+
     def buffered_bytes(self) -> int:
         """Tell how much the peer has not taken yet."""
 
@@ -44,6 +48,7 @@ class Client:
         "address",
         "authenticated",
         "backlog",
+        "backlog_bytes",
         "closing",
         "created_ms",
         "dirty",
@@ -83,6 +88,7 @@ class Client:
         self.closing = False  # nothing more is read; closes when its replies are sent
         self.waiter: Waiter | Addition | None = None  # what it waits for
         self.backlog: list[list[bytes]] = []  # requests that wait until it is served, or input is resumed
+        self.backlog_bytes = 0  # what they take in memory
         self.over_soft_since_ms = 0  # since when its output is above the soft limit
         self.speak(2)
 
@@ -98,3 +104,13 @@ class Client:
         self.protocol = protocol
         self.null = NULL3 if protocol == 3 else NULL_BULK
         self.null_array = NULL3 if protocol == 3 else NULL_ARRAY
+
+
+def requests_bytes(requests: list[list[bytes]]) -> int:
+    """Return what parsed requests take in memory."""
+    size = 0
+    for request in requests:
+        size += REQUEST_BYTES + ARGUMENT_BYTES * len(request)
+        for argument in request:
+            size += len(argument)
+    return size

@@ -79,6 +79,7 @@ class Config:
     appendonly: bool
     auto_aof_rewrite_min_size: int
     auto_aof_rewrite_percentage: int
+    authentication_timeout: int
     bind: tuple[str, ...]
     client_output_buffer_limit: tuple[int, int, int]  # hard bytes, soft bytes, soft seconds
     cluster_config_file: str
@@ -93,8 +94,10 @@ class Config:
     loglevel: str
     maxclients: int
     maxmemory: int
+    maxmemory_clients: int
     maxmemory_policy: str
     maxmemory_samples: int
+    maxmemory_unauthenticated: int
     no_appendfsync_on_rewrite: bool
     pidfile: str
     port: int

@@ -120,16 +120,20 @@ class KeepAlive(Number):
 @dataclass(frozen=True)
 class Memory(Kind):
     lowest: int = 0
+    lowest_set: int = 0  # what CONFIG SET allows
     set_units: bool = True
 
     def from_file(self, words: list[bytes], current: Any) -> int:
-        size = self.read(words[0])
-        if size < self.lowest:
-            raise ValueError(f"{size} is too small: give at least {self.lowest}")
-        return size
+        return self._above(self.lowest, self.read(words[0]))
 
     def from_set(self, value: bytes, current: Any) -> int:
-        return self.read(value) if self.set_units else Number().from_set(value, current)
+        size = self.read(value) if self.set_units else Number().from_set(value, current)
+        return self._above(self.lowest_set, size)
+
+    def _above(self, lowest: int, size: int) -> int:
+        if size < lowest:
+            raise ValueError(f"{size} is too small: give at least {lowest}")
+        return size
 
     def read(self, word: bytes) -> int:
         return parse_memory(os.fsdecode(word))
@@ -349,7 +353,11 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "as yes and no."),
         Directive("maxclients", Number(1, INT_MAX), 10000, _SET,
             "Clients connected at once. It is lowered at the start when the process may not open that many "
-            "files."),
+            "files. When it is reached, a new connection takes the place of the oldest one that has not "
+            "authenticated."),
+        Directive("authentication-timeout", Number(0, INT_MAX), 60, _SET,
+            "Close a connection that has not shown the password (requirepass) this many seconds after it was opened; "
+            "0 never does."),
         Directive("client-output-buffer-limit", OutputLimit(), (0, 0, 0), _SET,
             "Disconnect a client that doesn't read its replies: at once when more than the first size "
             "waits, or when more than the second size waits for that many seconds. 0 is no limit. The "
@@ -424,6 +432,13 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
         Directive("maxmemory-policy", Choice(("acks", "noeviction")), "acks", _SET,
             "What may go when memory runs out: acks removes jobs that are acknowledged, or delivered and "
             "never to be delivered again; noeviction removes nothing."),
+        Directive("maxmemory-clients", Memory(), 0, _SET,
+            "Memory for what all clients together have sent and not finished, or have not read yet; 0 is a quarter of "
+            "maxmemory, and at least 16mb. Beyond it, those who hold the most are closed. A request can't be larger, "
+            "and one reply takes at most half of it: GETJOB and CLAIM give fewer jobs then."),
+        Directive("maxmemory-unauthenticated", Memory(lowest=2**20, lowest_set=2**20), 32 * 2**20, _SET,
+            "The same for all connections that have not authenticated, with what the connections take by themselves. "
+            "It isn't a part of maxmemory."),
         Directive("maxmemory-samples", Number(1, INT_MAX), 5, _SET,
             "Accepted so that files of Disque load. It does nothing."),
     )),

@@ -28,8 +28,10 @@ EVENTS_A_ROUND: Final = 512  # then replies leave, and others have their turn
 SEND_BYTES_A_ROUND: Final = 1 << 20  # over TLS, to one who takes it all
 ACCEPTS_A_ROUND: Final = 64
 UNSENT_BYTES_HIGH: Final = 1 << 20  # from here on the handler is told to stop
+UNSENT_PIECE_BYTES: Final = 240  # what each piece that waits takes beside its bytes: its object, and a view of it
 HANDSHAKE_SECONDS: Final = 10.0
 LINGER_SECONDS: Final = 1.0  # how long a peer may take to notice that we have closed
+CLOSING_SECONDS: Final = 60.0  # how long it may take to read what is left for it before that
 
 _GONE: Final = select.EPOLLHUP | select.EPOLLERR
 _AGAIN: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -52,6 +54,9 @@ class Handler(Protocol):
 
     def drained(self) -> None:
         """Go on."""
+
+    def sent(self) -> None:
+        """Know that the peer has taken some of what waited for it."""
 
     def untrusted(self, problem: str) -> None:
         """Hear that the TLS handshake failed; `lost` follows."""
@@ -79,9 +84,11 @@ class Link:
         self._is_connecting = is_connecting
         self._tls_to_be = tls  # for once it is connected
         self._is_shaking = self._tls is not None
+        self.read_bytes_max = READ_BYTES_MAX  # in one go
         self._read_bytes = READ_BYTES
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[tuple[memoryview, int]] = deque()  # what is left of a piece, and its whole length
         self._unsent_bytes = 0
+        self._held_bytes = 0
         self._is_reading = True
         self._is_closing = False
         self._is_overfull = False
@@ -95,6 +102,11 @@ class Link:
         return self._socket
 
     @property
+    def is_tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return self._tls is not None
+
+    @property
     def is_closing(self) -> bool:
         """Whether it ends, now or after what is still to be sent."""
         return self._is_closing
@@ -103,6 +115,15 @@ class Link:
     def unsent_bytes(self) -> int:
         """How much the peer has not taken yet."""
         return self._unsent_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What that takes in memory: a piece of which some was taken stays as a whole."""
+        return self._held_bytes
+
+    def cut_round(self) -> None:
+        """End this round with this link: replies have to leave before others can be served."""
+        self._rounds.is_cut = True
 
     def on_event(self, event: int) -> None:
         """Do what the socket is ready for."""
@@ -177,7 +198,7 @@ class Link:
                 self.abort()
                 return
             if len(data) == self._read_bytes:
-                self._read_bytes = min(self._read_bytes * 4, READ_BYTES_MAX)
+                self._read_bytes = min(self._read_bytes * 4, self.read_bytes_max)
             else:
                 self._read_bytes = READ_BYTES
             self._handler.received(data)
@@ -200,10 +221,11 @@ class Link:
                 return self._tls is not None  # which may have sent a part before it failed
             if sent == len(data):
                 return True
-        self._unsent.append(memoryview(data)[sent:])
+        self._unsent.append((memoryview(data)[sent:], len(data)))
         self._unsent_bytes += len(data) - sent
+        self._held_bytes += len(data) + UNSENT_PIECE_BYTES
         self._watch(self._wants | select.EPOLLOUT)
-        if self._unsent_bytes > UNSENT_BYTES_HIGH and not self._is_overfull:
+        if self._held_bytes > UNSENT_BYTES_HIGH and not self._is_overfull:
             self._is_overfull = True
             self._handler.overfull()
         return True
@@ -212,19 +234,24 @@ class Link:
         left = SEND_BYTES_A_ROUND
         try:
             while self._unsent:
-                sent = self._socket.send(self._unsent[0])
+                piece, size = self._unsent[0]
+                sent = self._socket.send(piece)
                 self._unsent_bytes -= sent
                 left -= sent
-                if sent == len(self._unsent[0]):
+                if sent == len(piece):
                     self._unsent.popleft()
+                    self._held_bytes -= size + UNSENT_PIECE_BYTES
                     continue
-                self._unsent[0] = self._unsent[0][sent:]
+                self._unsent[0] = (piece[sent:], size)
                 if self._tls is None or left <= 0:  # TLS takes 16 KB at a time, however much fits
-                    return
+                    break
         except _AGAIN:
-            return
+            pass
         except OSError:
             self.abort()
+            return
+        self._handler.sent()
+        if self._unsent:
             return
         if self._is_closing:
             self._linger()
@@ -251,11 +278,12 @@ class Link:
             self._wants = wants
             self._rounds.rewatch(self._fd, wants)
 
-    def close(self) -> None:
-        """End once everything is sent."""
+    def close(self, within_s: float = CLOSING_SECONDS) -> None:
+        """End once everything is sent, or after this time."""
         self._is_closing = True
         if self._unsent:
             self.pause_reading()
+            self._rounds.after(within_s, self.abort)
         else:
             self._linger()
 
@@ -296,6 +324,7 @@ class Link:
         self._socket.close()
         self._unsent.clear()
         self._unsent_bytes = 0
+        self._held_bytes = 0
         if not self._is_lingering:
             self._rounds.end(self._handler)
 
@@ -330,6 +359,7 @@ class Rounds:
         self._links: dict[int, Link] = {}
         self._ended: list[Handler] = []
         self._listeners: dict[int, Listener] = {}
+        self.is_cut = False  # this round ends before everybody is served
 
     def fileno(self) -> int:
         """Give what the event loop watches."""
@@ -343,11 +373,14 @@ class Rounds:
     def round(self) -> None:
         """Serve everybody who is ready."""
         self._begin()
+        self.is_cut = False
         links = self._links
         arrivals = []
         for fd, event in self._epoll.poll(0, EVENTS_A_ROUND):
             link = links.get(fd)
             if link is not None:
+                if self.is_cut:
+                    break  # the others are as ready in the next round
                 link.on_event(event)
             elif fd in self._listeners:
                 arrivals.append(self._listeners[fd])

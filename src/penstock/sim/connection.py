@@ -88,6 +88,9 @@ class Connection:
     def caught_up(self) -> None:
         """Do nothing: a client here waits for its replies."""
 
+    def account(self) -> None:
+        """Do nothing: a client here holds nothing."""
+
     def buffered_bytes(self) -> int:
         """Tell that the peer has taken everything."""
         return 0

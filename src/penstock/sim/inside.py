@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.core.blocking import waits_bytes
 from penstock.broker.core.exchange import EXCHANGE_BYTES
 from penstock.broker.core.finished import ENTRY_BYTES
 from penstock.broker.core.jobs import ACKED, ACTIVE, GIVEN, JOB_BYTES, OUT, QUEUED, WAIT_REPL, Job
 from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING, LINKED, PFAIL
 from penstock.broker.core.queues import QUEUE_BYTES
+from penstock.broker.core.tokens import claims_bytes
 from penstock.sim.coverage import job_ids, type_of
 from penstock.sim.history import History, JobFacts
 from penstock.sim.machine import AOF, OFF
@@ -213,7 +215,7 @@ class Inside:
     def _check_memory(self, machine: Machine) -> None:
         node = machine.node
         expected = node.memory.base_bytes + ENTRY_BYTES * len(node.finished)
-        expected += sum(JOB_BYTES + len(job.body) for job in node.jobs)
+        expected += sum(JOB_BYTES + len(job.body) for job in node.jobs) + claims_bytes(node) + waits_bytes(node)
         for queue in node.queues.by_name.values():
             expected += QUEUE_BYTES + len(queue.name) + (EXCHANGE_BYTES if queue.exchange is not None else 0)
         if expected != node.memory.used_bytes:

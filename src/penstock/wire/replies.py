@@ -53,8 +53,9 @@ def bulk(value: bytes) -> bytes:
 
 def array(items: Iterable[bytes]) -> bytes:
     """An array of items that are encoded already."""
-    encoded = list(items)
-    return b"*%d\r\n%b" % (len(encoded), b"".join(encoded))
+    encoded = [b"", *items]
+    encoded[0] = b"*%d\r\n" % (len(encoded) - 1)
+    return b"".join(encoded)
 
 
 def map3(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:

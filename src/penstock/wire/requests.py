@@ -43,6 +43,13 @@ INLINE_BYTES_MAX = 64 * 1024
 """Bytes of a line: an inline request or the header of an array or a bulk. The original's limit. People type
 far less; a peer that sends more without a line end speaks another protocol."""
 
+REQUEST_BYTES = 100
+"""A parsed request without its arguments: the list."""
+
+ARGUMENT_BYTES = 56
+"""A parsed argument without its bytes: the object and its place in the list. One of two bytes takes eight in
+the stream and seven times that in memory."""
+
 _HEADER_BYTES_MAX = len(b"$536870912\r\n")
 """A well-formed header of a bulk is at most this long. The quick path looks no further for its end."""
 
@@ -98,7 +105,7 @@ class PureParser:
     """Requests from bytes that are cut anywhere. See the module's docstring.
 
     `error` is set when the stream is broken; `pending_bytes` counts what has arrived of the unfinished
-    request.
+    request. `arguments_max` and `bulk_bytes_max` can be set to less, for a client that has not authenticated.
     """
 
     __slots__ = (
@@ -108,6 +115,8 @@ class PureParser:
         "_line",
         "_pieces",
         "_small",
+        "arguments_max",
+        "bulk_bytes_max",
         "error",
         "pending_bytes",
     )
@@ -115,12 +124,19 @@ class PureParser:
     def __init__(self) -> None:
         self.error: ProtocolError | None = None
         self.pending_bytes = 0
+        self.arguments_max = ARGUMENTS_MAX
+        self.bulk_bytes_max = BULK_BYTES_MAX
         self._line = bytearray()  # the unfinished line
         self._arguments: list[bytes] = []
         self._arguments_missing = 0  # of the array; 0 outside of one
         self._bulk_missing = 0  # bytes of the bulk, with its line end; 0 outside of one
         self._pieces: list[bytes | bytearray] = []  # of the unfinished bulk
         self._small = bytearray()  # small pieces, which follow those
+
+    @property
+    def held_bytes(self) -> int:
+        """What the unfinished request takes in memory."""
+        return self.pending_bytes + ARGUMENT_BYTES * len(self._arguments)
 
     def feed(self, data: bytes, start: int = 0) -> list[list[bytes]]:
         """The requests that `data` completes from `start` on, in order. After an error: none."""
@@ -184,6 +200,8 @@ class PureParser:
             count = _length(line)
             if count is None or count > ARGUMENTS_MAX:
                 raise ProtocolError("invalid multibulk length")
+            if count > self.arguments_max:
+                raise ProtocolError(f"multibulk length must be at most {self.arguments_max} before AUTH, got {count}")
             self._arguments_missing = max(count, 0)
         else:
             try:
@@ -206,7 +224,7 @@ class PureParser:
                 break
             start = line_end + 2
             end = start + int(digits)
-            if end + 2 > size or end - start > BULK_BYTES_MAX:
+            if end + 2 > size or end - start > self.bulk_bytes_max:
                 break
             arguments.append(data[start:end])
             position = end + 2
@@ -245,6 +263,8 @@ class PureParser:
         size = _length(header)
         if size is None or not 0 <= size <= BULK_BYTES_MAX:
             raise ProtocolError("invalid bulk length")
+        if size > self.bulk_bytes_max:
+            raise ProtocolError(f"bulk length must be at most {self.bulk_bytes_max} before AUTH, got {size}")
         self._bulk_missing = size + 2
 
     def _take_bulk_piece(self, data: bytes, position: int) -> int:
@@ -327,13 +347,14 @@ class RequestReader:
     """Requests of one connection, at speed: hiredis where it can, the pure parser where it must.
 
     `error` is set when the stream is broken, behind the requests that `feed` gave last; from then on `feed`
-    gives none.
+    gives none. `held_bytes` is what the unfinished request takes in memory.
     """
 
-    __slots__ = ("_feed", "_gets", "_has_data", "_interrupted", "_pure", "error")
+    __slots__ = ("_feed", "_gets", "_has_data", "_interrupted", "_pure", "error", "held_bytes")
 
     def __init__(self) -> None:
         self.error: ProtocolError | None = None
+        self.held_bytes = 0
         self._pure = PureParser()
         self._interrupted = False  # the pure parser holds a part of a request, or the stream is broken
         self._renew()
@@ -349,6 +370,28 @@ class RequestReader:
     def pending_bytes(self) -> int:
         """Bytes that have arrived of the unfinished request."""
         return self._pure.pending_bytes
+
+    def restrict(self, arguments_max: int, bulk_bytes_max: int) -> None:
+        """Take only small requests, with `take`, until `restrict` says otherwise."""
+        self._pure.arguments_max = arguments_max
+        self._pure.bulk_bytes_max = bulk_bytes_max
+
+    def take(self, data: bytes, start: int) -> tuple[list[bytes] | None, int]:
+        """Read `data` from `start` until one request is complete, as `PureParser.take`.
+
+        For a client whose next request may change what it is allowed to send.
+        """
+        request, position = self._pure.take(data, start)
+        self.error = self._pure.error
+        self.held_bytes = self._pure.held_bytes
+        self._interrupted = self.error is not None or self._pure.pending_bytes > 0
+        return request, position
+
+    def clear(self) -> None:
+        """Let go of the unfinished request: nothing more is read."""
+        self._pure = PureParser()
+        self._interrupted = False
+        self.held_bytes = 0
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """The requests that `data` completes, in order."""
@@ -397,11 +440,9 @@ class RequestReader:
         """Complete the pending request. Gives where it ends: hiredis may go on from there."""
         if self.error is not None:
             return len(data)
-        request, position = self._pure.take(data)
-        self.error = self._pure.error
+        request, position = self.take(data, 0)
         if request is not None:
             requests.append(request)
-            self._interrupted = False
         return position
 
     def _feed_pure(self, data: bytes, start: int, requests: list[list[bytes]]) -> list[list[bytes]]:
@@ -410,4 +451,5 @@ class RequestReader:
         requests += pure.feed(data, start)
         self.error = pure.error
         self._interrupted = pure.error is not None or pure.pending_bytes > 0
+        self.held_bytes = pure.held_bytes
         return requests

@@ -169,6 +169,8 @@ class Seat:
 
     def caught_up(self) -> None: ...
 
+    def account(self) -> None: ...
+
     def buffered_bytes(self) -> int:
         return self.buffered
 

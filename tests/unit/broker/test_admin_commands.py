@@ -390,7 +390,7 @@ SECTIONS = {
     "penstock_version penstock_modules",
     "Clients": "connected_clients client_longest_output_list client_biggest_input_buf blocked_clients",
     "Memory": "used_memory used_memory_human used_memory_rss used_memory_peak used_memory_peak_human "
-    "mem_fragmentation_ratio mem_allocator",
+    "mem_fragmentation_ratio mem_allocator mem_clients_normal mem_clients_unauthenticated",
     "Jobs": "registered_jobs",
     "Queues": "registered_queues",
     "Persistence": "loading aof_enabled aof_state aof_rewrite_in_progress aof_rewrite_scheduled "

@@ -176,6 +176,18 @@ ROWS = {
     ),
     "maxmemory-policy": one_of("acks", "noeviction"),
     "maxmemory-samples": number(5, 1, INT),
+    "authentication-timeout": number(60, 0, INT),
+    "maxmemory-clients": Row(
+        0, b"0", {"0": 0, "2gb": 2**31}, ("-1", "x"), {b"0": 0, b"100mb": 100 * 2**20}, (b"-1", b"", b"mb")
+    ),
+    "maxmemory-unauthenticated": Row(
+        2**25,
+        b"33554432",
+        {"1mb": 2**20, "2gb": 2**31},
+        ("1", "0", "-1", "x"),
+        {b"1048576": 2**20, b"100mb": 100 * 2**20},
+        (b"0", b"1048575", b"", b"mb"),
+    ),
     "appendonly": switch(True),
     "appendfilename": Row("disque.aof", None, {"a.aof": "a.aof"}, ("a/b", '""', "..", "a b")),
     "appendfsync": one_of("everysec", "always", "no"),
@@ -200,7 +212,8 @@ slowlog-max-len port tcp-backlog databases maxclients watchdog-period hz cluster
 no-appendfsync-on-rewrite daemonize activerehashing aof-rewrite-incremental-fsync aof-load-truncated
 aof-enqueue-jobs-once maxmemory-policy loglevel appendfsync syslog-facility appendonly dir
 client-output-buffer-limit unixsocketperm bind
-protected-mode tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients tls-cluster"""
+protected-mode authentication-timeout tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients tls-cluster
+maxmemory-clients maxmemory-unauthenticated"""
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +341,11 @@ def test_config_get_shows_values_as_disque_does() -> None:
 
 
 def test_config_get_takes_a_pattern_whatever_its_case() -> None:
-    assert [name for name, _ in config_get(Config(), b"MAX*[^s]")] == [b"maxmemory", b"maxmemory-policy"]
+    assert [name for name, _ in config_get(Config(), b"MAX*[^s]")] == [
+        b"maxmemory",
+        b"maxmemory-policy",
+        b"maxmemory-unauthenticated",
+    ]
 
 
 def test_keepalive_switched_on_again_keeps_the_seconds_of_the_file() -> None:

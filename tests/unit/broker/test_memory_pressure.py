@@ -244,16 +244,17 @@ def test_what_was_taken_is_given_back(desk: Desk, seat: Seat) -> None:
 def test_buffers_of_clients_are_accounted_for(desk: Desk, seat: Seat) -> None:
     desk.advance(1)
     idle = used(desk)
-    seat.buffered, seat.unread = 5000, 700
+    memory = desk.broker.node.memory
+    memory.clients.bytes, memory.connection_bytes, memory.unauthenticated.bytes = 5000, 700, 10_000
     desk.advance(1)
-    assert used(desk) == idle + 5700
-    seat.buffered = seat.unread = 0
+    assert used(desk) == idle + 5700  # what unauthenticated connections hold is counted apart
+    memory.clients.bytes = memory.connection_bytes = 0
     desk.advance(1)
     assert used(desk) == idle
 
 
 def test_buffers_stay_accounted_when_everything_is_dropped(desk: Desk, seat: Seat) -> None:
-    seat.buffered = 5000
+    desk.broker.node.memory.clients.bytes = 5000
     desk.advance(1)
     before = used(desk)
     seat.call("ADDJOB", "q", "x", 0)

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.broker.core.jobs import JOB_BYTES
 from penstock.broker.core.queues import QUEUE_BYTES
+from penstock.broker.core.tokens import claims_bytes
 from tests.unit.broker.harness import Desk
 
 QUEUES = (b"red", b"green")
@@ -362,11 +363,11 @@ class NodeModel(RuleBasedStateMachine):
             assert self.seat.call("QLEN", queue) == len(self.waiting(queue))
 
     @invariant()
-    def memory_is_that_of_the_jobs_and_queues_there_are(self) -> None:
+    def memory_is_that_of_the_jobs_queues_and_claims_there_are(self) -> None:
         node = self.desk.broker.node
         queue_bytes = sum(QUEUE_BYTES + len(name) for name in node.queues.by_name)
         job_bytes = sum(JOB_BYTES + len(job.body) for job in self.jobs.values())
-        assert node.memory.used_bytes - node.memory.base_bytes == queue_bytes + job_bytes
+        assert node.memory.used_bytes - node.memory.base_bytes == queue_bytes + job_bytes + claims_bytes(node)
         assert node.jobs.count == len(self.jobs)
 
     @invariant()

@@ -144,6 +144,15 @@ def test_pending_bytes_count_the_unfinished_request_only(make: Callable[[], Pars
     assert counts == [3, 8, 9, 19, 0, 2, 0, 1]
 
 
+@both
+def test_held_bytes_count_parsed_arguments_by_what_they_take(make: Callable[[], Parser]) -> None:
+    parser = make()
+    parser.feed(b"*30000\r\n" + b"$2\r\nab\r\n" * 20_000)
+    assert 1_000_000 < parser.held_bytes < 1_500_000
+    parser.feed(b"$2\r\nab\r\n" * 10_000)
+    assert parser.held_bytes == 0
+
+
 byte_strings = st.one_of(
     st.binary(max_size=12),
     st.sampled_from([b"", b"\r\n", b"*1\r\n", b"*99999\r\n", b"~1\r\n", b">2\r\n$1"]),

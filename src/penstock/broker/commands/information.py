@@ -111,6 +111,8 @@ def _memory(broker: Broker) -> Pairs:
         ("used_memory_peak_human", human_bytes(peak_bytes)),
         ("mem_fragmentation_ratio", resident_bytes / max(1, memory.used_bytes)),
         ("mem_allocator", "python"),
+        ("mem_clients_normal", memory.connection_bytes + memory.clients.bytes),
+        ("mem_clients_unauthenticated", memory.unauthenticated.bytes),
     ]
 
 

@@ -184,7 +184,8 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     jobs = fetch_many(node, names, count, lease_ms, begin_max)
     if jobs:
         client.hand(jobs)
-        return b"*%d\r\n%b" % (len(jobs), b"".join([shape_job(job, counters, lease_ms, ctime) for job in jobs]))
+        rows = [shape_job(job, counters, lease_ms, ctime) for job in jobs]
+        return b"".join([b"*%d\r\n" % len(jobs), *rows])
     if nohang:
         ask_others(node, names)
         return client.null_array

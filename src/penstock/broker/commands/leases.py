@@ -75,6 +75,10 @@ def lease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     pairs = list(_pairs(args[2:]))
     # A job that the token held already is known to its holder: should this client go, it doesn't come back.
     waiting = {job_id for job_id, _ in pairs if leases.is_waiting(node, job_id)}
+    known = [job for job in map(node.jobs.get, dict(pairs)) if job is not None]
+    size, most = sum([len(job.body) for job in known]), node.memory.reply_bytes_max
+    if size > most and len(pairs) > 1:
+        raise Refused("ERR", f"the reply must be at most {most} bytes, and would have {size}: ask for fewer jobs")
     jobs = [leases.lease_one(node, job_id, token, lease_ms) for job_id, token in pairs]
     client.hand([job for job in jobs if job is not None and job.id in waiting])
     rows = [client.null_array if job is None else shape_job(job, COUNTERS, lease_ms) for job in jobs]
@@ -111,7 +115,7 @@ def claim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     jobs = leases.claim(broker.node, key, names, count, lease_ms)
     if count and not jobs:
         ask_others(broker.node, names)
-    return b"*%d\r\n%b" % (len(jobs), b"".join([_shape(job) for job in jobs]))
+    return b"".join([b"*%d\r\n" % len(jobs), *[_shape(job) for job in jobs]])
 
 
 def _shape(job: Job) -> bytes:

@@ -10,6 +10,7 @@ from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, in
 from penstock.broker.commands.jobs import find_jobs
 from penstock.broker.core.acks import is_dummy
 from penstock.broker.core.blocking import set_pause
+from penstock.broker.core.eviction import need_queues
 from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_given_back, is_out, tries_before
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 SCAN_COUNT_DEFAULT = 100
-ROW_BYTES = 512  # of SHOW's fields without queue and body
+ROW_BYTES = 512  # at most, of a job in a reply without its queue and body
 PAUSE_WORDS = {b"IN": PAUSED_IN, b"OUT": PAUSED_OUT, b"ALL": PAUSED_IN | PAUSED_OUT}
 SHOW_FIELDS = (
     b"id",
@@ -55,8 +56,16 @@ def qpeek(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     queue = broker.node.queues.by_name.get(args[1])
     if queue is None or not queue.length or not count:
         return EMPTY_ARRAY
-    jobs = queue.oldest(min(count, queue.length)) if count > 0 else queue.newest(min(-count, queue.length))
+    jobs = list(queue.oldest(min(count, queue.length)) if count > 0 else queue.newest(min(-count, queue.length)))
+    _check_reply(broker, jobs)
     return array(array([bulk(job.queue), bulk(job.id), bulk(job.body)]) for job in jobs)
+
+
+def _check_reply(broker: Broker, jobs: list[Job]) -> None:
+    """Refuse to make a reply that is larger than the node holds for a client."""
+    size, most = sum(map(_row_bytes, jobs)), broker.node.memory.reply_bytes_max
+    if size > most:
+        raise Refused("ERR", f"the reply must be at most {most} bytes, and would have {size}: ask for fewer jobs")
 
 
 def qstat(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -99,7 +108,7 @@ def pause(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     queue = node.queues.by_name.get(args[1])
     if given:
         if queue is None and flags:
-            queue = node.queue(args[1])
+            (queue,) = need_queues(node, args[1:2])
         if queue is not None and queue.pause != flags:
             set_pause(node, queue, flags)
     state = queue.pause if queue is not None else 0
@@ -284,4 +293,6 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         return is_any or job.state in states or any(shade(node, job) for shade in shades)
 
     cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted, _row_bytes)
+    if shape is not _simple_id:
+        _check_reply(broker, found)
     return _scan_reply(cursor, [shape(node, job, client.protocol) for job in found])

@@ -175,6 +175,14 @@ def _limit_memory(broker: Broker, value: object) -> None:
     broker.node.memory.limit(cast(int, value))
 
 
+def _limit_clients(broker: Broker, value: object) -> None:
+    broker.node.memory.limit_clients(cast(int, value))
+
+
+def _limit_unauthenticated(broker: Broker, value: object) -> None:
+    broker.node.memory.unauthenticated.max_bytes = cast(int, value)
+
+
 def _choose_eviction(broker: Broker, value: object) -> None:
     broker.node.memory.evict = value == "acks"
 
@@ -204,7 +212,9 @@ def _choose_sync(broker: Broker, value: object) -> None:
 # it. All others are read where they are used.
 EFFECTS: dict[str, Callable[[Broker, object], None]] = {
     "maxmemory": _limit_memory,
+    "maxmemory-clients": _limit_clients,
     "maxmemory-policy": _choose_eviction,
+    "maxmemory-unauthenticated": _limit_unauthenticated,
     "slowlog-max-len": _resize_slowlog,
     "latency-monitor-threshold": _watch_latency,
     "appendonly": _switch_journal,

@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.broker.core import refusals
 from penstock.broker.core.delivery import ALL, fetch, unfetch, wake
-from penstock.broker.core.eviction import IDLE_MS, is_idle
+from penstock.broker.core.eviction import IDLE_MS, find_queues, is_idle, need_memory, need_queues
 from penstock.broker.core.exchange import Exchange
 from penstock.broker.core.federation import (
     BUSY_MS,
@@ -32,43 +32,55 @@ from penstock.broker.core.waiting import Addition, Waiter
 from penstock.wire import bus
 
 WAKES_MAX: Final = 1000  # timers handled in one go: a few milliseconds, then clients have their turn
+# A client's place in the line of one queue: 130 bytes for the first who waits there, 55 for one of many.
+WAIT_BYTES: Final = 60
 
 
 def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int, begin_max: int = ALL) -> list[Job]:
-    """Take up to so many jobs, one from each queue in turn."""
-    queues = [node.queue(name) for name in names]
+    """Take up to so many jobs, one from each queue in turn; fewer if more would be too large a reply."""
+    queues = find_queues(node, names)
     jobs: list[Job] = []
     if len(queues) == 1:
         if queues[0].length and not queues[0].pause & PAUSED_OUT:
             jobs = fetch(node, queues[0], count, lease_ms, begin_max)
     else:
         before = -1
-        while before < len(jobs) < count:
+        left_bytes = node.memory.reply_bytes_max
+        while before < len(jobs) < count and left_bytes > 0:
             before = len(jobs)
             for queue in queues:
-                if queue.length and not queue.pause & PAUSED_OUT and len(jobs) < count:
+                if queue.length and not queue.pause & PAUSED_OUT and len(jobs) < count and left_bytes > 0:
                     rest = begin_max if begin_max < 0 else max(0, begin_max - len(jobs))
                     jobs += fetch(node, queue, 1, lease_ms, rest)
+                    left_bytes -= len(jobs[-1].body)
     return jobs
 
 
 def ask_others(node: Node, names: list[bytes]) -> None:
     """Ask other nodes for jobs of queues that a client found empty and won't wait for."""
-    for name in names:
-        ask_once(node, node.queue(name))
+    for queue in find_queues(node, names):
+        ask_once(node, queue)
 
 
 def wait(node: Node, waiter: Waiter, names: list[bytes], timeout_ms: int) -> None:
     """Let a client wait in line at these queues; timeout 0 means for as long as it takes."""
     if node.cluster.leaving:
         raise Refused(*refusals.NODE_LEAVING)
-    waiter.queues = tuple(dict.fromkeys(node.queue(name) for name in names))
-    for queue in waiter.queues:
+    queues = tuple(dict.fromkeys(need_queues(node, names)))
+    need_memory(node, WAIT_BYTES * len(queues))
+    waiter.queues = queues
+    node.memory.used_bytes += WAIT_BYTES * len(queues)
+    for queue in queues:
         queue.waiters[waiter] = None
         if node.cluster.size > 1:
             note_wait(node, queue)
     if timeout_ms:
         node.timers.set(waiter, node.now_ms + timeout_ms)
+
+
+def waits_bytes(node: Node) -> int:
+    """Return what all waits take, for checks of the account."""
+    return WAIT_BYTES * sum([len(queue.waiters) for queue in node.queues.by_name.values()])
 
 
 def give_up_waiting(node: Node, waiting: Waiter | Addition) -> None:
@@ -86,6 +98,7 @@ def leave(node: Node, waiter: Waiter, linger_ms: int) -> None:
     Other nodes hear of it after `linger_ms`, in which a client often comes back.
     """
     node.timers.cancel(waiter)
+    node.memory.used_bytes -= WAIT_BYTES * len(waiter.queues)
     for queue in waiter.queues:
         queue.waiters.pop(waiter, None)
         if queue.exchange is not None:

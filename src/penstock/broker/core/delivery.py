@@ -166,8 +166,9 @@ def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0, begin_max: int
     """Take the next jobs of a queue for a client, with a lease if it asked for one.
 
     Work on the first `begin_max` of them begins at once, but for those that were queued before; or on all of them.
+    They are fewer than `most` where their bodies would be too much for one reply.
     """
-    jobs = queue.take(most)
+    jobs = queue.take(most, node.memory.reply_bytes_max)
     if jobs:
         queue.accessed_ms = node.now_ms
         queue.jobs_out += len(jobs)

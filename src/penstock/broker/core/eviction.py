@@ -1,4 +1,7 @@
-"""Giving up what nobody needs: finished jobs under memory pressure, and queues without traffic."""
+"""Giving up what nobody needs: finished jobs under memory pressure, and queues without traffic.
+
+What a client makes the node hold beside jobs (queues by their names, waits, claims) asks for room here first.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import Final
 
 from penstock.broker.core.jobs import ACKED, DELIVERED, Job
 from penstock.broker.core.node import Node
-from penstock.broker.core.queues import Queue
+from penstock.broker.core.queues import QUEUE_BYTES, Queue
+from penstock.broker.core.refusals import Refused
 from penstock.broker.core.removal import remove
 
 LOOKS_IN_VAIN_MAX: Final = 256  # jobs looked at in a row without finding one to evict, before a command gives up
@@ -26,6 +30,47 @@ def make_room(node: Node) -> bool:
     else:
         drop_idle_queues(node)
     return memory.used_bytes <= memory.full_bytes
+
+
+def _make_room_for(node: Node, more_bytes: int) -> bool:
+    """Whether the node can hold this much more, perhaps without its idle queues."""
+    if not node.memory.has_room(more_bytes):
+        drop_idle_queues(node)
+    return node.memory.has_room(more_bytes)
+
+
+def need_memory(node: Node, more_bytes: int) -> None:
+    """Refuse a command that would make the node hold more than maxmemory."""
+    if not _make_room_for(node, more_bytes):
+        memory = node.memory
+        raise Refused(
+            "OOM",
+            f"used memory must be at most {memory.max_bytes} bytes (maxmemory), and would be "
+            f"{memory.used_bytes + more_bytes}",
+        )
+
+
+def _missing_bytes(node: Node, names: list[bytes]) -> int:
+    """Return what those of these queues would take that don't exist."""
+    by_name = node.queues.by_name
+    return sum([QUEUE_BYTES + len(name) for name in {name for name in names if name not in by_name}])
+
+
+def need_queues(node: Node, names: list[bytes]) -> list[Queue]:
+    """Return these queues; those that don't exist are made, or the command is refused."""
+    need_memory(node, _missing_bytes(node, names))
+    return [node.queue(name) for name in names]
+
+
+def find_queues(node: Node, names: list[bytes]) -> list[Queue]:
+    """Return these queues; without room for those that don't exist, only the others."""
+    by_name = node.queues.by_name
+    if len(names) == 1 and names[0] in by_name:
+        return [by_name[names[0]]]
+    missing_bytes = _missing_bytes(node, names)
+    if not missing_bytes or _make_room_for(node, missing_bytes):
+        return [node.queue(name) for name in names]
+    return [by_name[name] for name in names if name in by_name]
 
 
 def _evict_jobs(node: Node) -> None:

@@ -52,7 +52,7 @@ from penstock.broker.core.jobs import (
 )
 from penstock.broker.core.membership import LINKED, UNREACHABLE, Peer
 from penstock.broker.core.node import Node
-from penstock.broker.core.queues import PAUSED_OUT, Queue
+from penstock.broker.core.queues import PAUSED_OUT, QUEUE_BYTES, Queue
 from penstock.broker.core.removal import end_replication, remove
 from penstock.broker.core.replication import join_holders, note_copies, register_copy
 from penstock.wire import bus
@@ -321,8 +321,8 @@ def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     waiters = message.flags >> bus.WAITERS_SHIFT
     stands_ms = (message.flags >> bus.WAIT_SHIFT & bus.BYTE_MAX) * bus.WAIT_UNIT_MS
     queue = node.queues.by_name.get(name)
-    if queue is None and stands_ms:
-        queue = node.queue(name)
+    if queue is None and stands_ms and node.memory.has_room(QUEUE_BYTES + EXCHANGE_BYTES + len(name)):
+        queue = node.queue(name)  # without room: the node asks again
     if queue is None:
         return
     if stands_ms:

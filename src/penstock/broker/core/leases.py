@@ -11,9 +11,10 @@ from typing import Final
 from penstock.broker.core.acks import ack
 from penstock.broker.core.blocking import fetch_many
 from penstock.broker.core.delivery import lease, nack_after, unfetch
+from penstock.broker.core.eviction import find_queues, need_memory
 from penstock.broker.core.jobs import ACTIVE, AHEAD, DELIVERED, OUT, QUEUED, Job, begin
 from penstock.broker.core.node import Node
-from penstock.broker.core.tokens import holds, join_claim
+from penstock.broker.core.tokens import CLAIM_BYTES, CLAIM_JOB_BYTES, holds, join_claim
 
 DONE: Final = "OK"
 STALE: Final = "STALE"
@@ -117,6 +118,9 @@ def claim(node: Node, key: bytes, names: list[bytes], count: int, lease_ms: int)
         return jobs
     if not count:
         return []
+    most = min(count, sum([queue.length for queue in find_queues(node, names)]))
+    if most:
+        need_memory(node, CLAIM_BYTES + len(key) + CLAIM_JOB_BYTES * most)
     jobs = fetch_many(node, names, count, lease_ms)
     for job in jobs:
         join_claim(node, key, job)

@@ -28,6 +28,7 @@ PAUSED_OUT: Final = 2
 PAUSE_NAMES: Final = (b"none", b"in", b"out", b"all")
 # A queue object with its dict entries, deque and heap; a deque alone takes 600 bytes.
 QUEUE_BYTES: Final = 1200
+ANY_BYTES: Final = 1 << 60
 STALE_MIN: Final = 64  # stale entries a queue may hold before a rebuild is worth looking at
 
 # The number sets two entries of one id apart: a job that was given away may come back as another record.
@@ -91,8 +92,11 @@ class Queue:
         job.flags |= LISTED
         self.extend([job])
 
-    def take(self, most: int) -> list[Job]:
-        """Take the next jobs out, at most so many, for delivery: they are active, DELIVERED and OUT then."""
+    def take(self, most: int, bytes_max: int = ANY_BYTES) -> list[Job]:
+        """Take the next jobs out, for delivery: they are active, DELIVERED and OUT then.
+
+        At most `most` of them, and none behind the one with which their bodies are beyond `bytes_max`.
+        """
         jobs, late = self._jobs, self._late
         taken: list[Job] = []
         while most > 0 and (jobs or late):
@@ -105,6 +109,9 @@ class Queue:
                 job.flags = job.flags & ~(LISTED | IMPORTED) | DELIVERED | OUT
                 taken.append(job)
                 most -= 1
+                bytes_max -= len(job.body)
+                if bytes_max < 0:
+                    break
             else:
                 job.flags &= ~LISTED
         self.length -= len(taken)

@@ -25,6 +25,9 @@ LEASE_MS_DEFAULT: Final = 120_000  # of a claim that names none
 LEASE_MS_MAX: Final = 7 * 86_400_000  # a lease is there to end: a week is far beyond any job
 CLAIM_JOBS_MAX: Final = 100_000  # one reply must stay in the tens of megabytes
 CLAIM_KEY_BYTES_MAX: Final = 512
+# The record with its places in two tables, and each job in it; tests/system/test_memory.py measures them.
+CLAIM_BYTES: Final = 360
+CLAIM_JOB_BYTES: Final = 60
 
 
 class Claim:
@@ -45,8 +48,10 @@ def end_lease(node: Node, job: Job) -> None:
     if claim is not None:
         job.claim = None
         del claim.jobs[job.id]
+        node.memory.used_bytes -= CLAIM_JOB_BYTES
         if not claim.jobs:
             del node.claims[claim.key]
+            node.memory.used_bytes -= CLAIM_BYTES + len(claim.key)
 
 
 def join_claim(node: Node, key: bytes, job: Job) -> None:
@@ -54,8 +59,15 @@ def join_claim(node: Node, key: bytes, job: Job) -> None:
     claim = node.claims.get(key)
     if claim is None:
         claim = node.claims[key] = Claim(key)
+        node.memory.used_bytes += CLAIM_BYTES + len(key)
     claim.jobs[job.id] = job
+    node.memory.used_bytes += CLAIM_JOB_BYTES
     job.claim = claim
+
+
+def claims_bytes(node: Node) -> int:
+    """Return what all claims take, for checks of the account."""
+    return sum([CLAIM_BYTES + len(claim.key) + CLAIM_JOB_BYTES * len(claim.jobs) for claim in node.claims.values()])
 
 
 def holds(job: Job | None, token: int) -> bool:
