@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from penstock import fsq
@@ -82,24 +81,23 @@ def show(call: Call) -> int:
     queue = call.words[0]
     for item_id in call.words[1:]:
         item = inspecting.find(queue, item_id, call.value("host"))
-        path = Path(inspecting.content(queue, item))
         if call.has("data"):
-            with path.open("rb") as data:
+            with inspecting.content(queue, item) as data:
                 shutil.copyfileobj(data, sys.stdout.buffer)
         elif call.has("json"):
             _dump({"queue": queue, **item.as_dict()})
         else:
-            _show(item, path)
+            _show(queue, item)
     return 0
 
 
-def _show(item: inspecting.Entry, path: Path) -> None:
+def _show(queue: str, item: inspecting.Entry) -> None:
     for name, value in item.as_dict().items():
         if value is not None and value != []:
             text = " ".join(map(repr, value)) if isinstance(value, list) else _printable(str(value))
             print(f"{name.replace('_', ' ') + ':':<14}{text}")
     if item.size and not item.error:
-        with path.open("rb") as data:
+        with inspecting.content(queue, item) as data:
             start = data.read(PREVIEW_BYTES)
         print(f"{'data:':<14}{_printable(os.fsdecode(start))}{' ...' if item.size > PREVIEW_BYTES else ''}")
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
@@ -40,12 +39,12 @@ from typing import NamedTuple
 
 from penstock.fsq import files
 from penstock.fsq.constants import text_of
-from penstock.fsq.errors import FSQError, FSQWorkItemError
-from penstock.fsq.items import OPEN, lock
+from penstock.fsq.directory import SIDE
+from penstock.fsq.errors import FSQError
+from penstock.fsq.items import lock, open_item
 from penstock.fsq.names import ItemName, parse
 from penstock.fsq.path import valid_name
 
-SIDE = ".penstock"
 LOST = "lost"
 KEY_FILE = "key"
 NEWS = ".news"
@@ -56,6 +55,7 @@ AHEAD, BEGUN = "00000", "fffff"
 AHEAD_MAX = 0xFFF
 BACK_MAX = 1000  # notes in `back`: with more, those of items that scanners took are removed, which is all that are old
 BACK_S = 3600.0
+NOTE_MODE = 0o666  # the umask applies, and the directory decides who gets there
 LEASE_NAME = re.compile(r"([0-9]{1,15})\.([0-9a-f]{16})", re.ASCII)
 KEY_NAME = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -108,12 +108,10 @@ def key_name(key: str) -> str:
 def hold(where: str) -> Held:
     """Open an item and lock it; the caller closes it.
 
-    FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it is no regular file.
+    FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it isn't a regular file.
     """
-    fd = os.open(where, OPEN)
+    fd = open_item(where)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise FSQWorkItemError(0, f"{where} is no regular file")
         lock(fd)
         status = os.fstat(fd)
         if files.identity(where) != (status.st_dev, status.st_ino):
@@ -140,17 +138,17 @@ class Aside:
 
     def is_there(self) -> bool:
         """Tell whether anything was ever set aside."""
-        return os.path.isdir(self.side)
+        return files.is_directory(self.side)
 
     def make(self, directory: str, is_safe: bool = True) -> None:
         """Make a directory below the queue's, with those above it, all of the queue's mode; on the disk unless told."""
         missing = []
-        while not os.path.isdir(directory):
+        while not files.is_directory(directory):
             missing.append(directory)
             directory = os.path.dirname(directory)
         if not missing:
             return
-        mode = stat.S_IMODE(os.stat(self.base).st_mode)
+        mode = files.mode_of_directory(self.base)
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 files.disk.make_directory(path, mode)
@@ -177,15 +175,18 @@ class Aside:
         notes = listed(self.back)
         if len(notes) > BACK_MAX:
             self._tidy_back(notes)
-        with contextlib.suppress(OSError), open(f"{self.back}/{name.job_id}", "w", encoding="ascii") as note:
-            note.write(str(unbegun))
+        with contextlib.suppress(OSError):
+            fd = files.open_own(f"{self.back}/{name.job_id}", os.O_WRONLY | os.O_CREAT, NOTE_MODE).fd
+            with os.fdopen(fd, "w", encoding="ascii") as note:
+                note.truncate()
+                note.write(str(unbegun))
 
     def _tidy_back(self, notes: list[str]) -> None:
         before = time.time() - BACK_S
         for note in notes:
             with contextlib.suppress(OSError):
-                if os.stat(f"{self.back}/{note}").st_mtime < before:
-                    os.unlink(f"{self.back}/{note}")
+                if files.status(f"{self.back}/{note}").st_mtime < before:
+                    files.remove_if_there(f"{self.back}/{note}")
 
     def take_back_note(self, name: ItemName) -> int | None:
         """Remove the note of an item that is taken; return how many leases in a row ran out before work began.
@@ -194,9 +195,8 @@ class Aside:
         """
         path = f"{self.back}/{name.job_id}"
         try:
-            with open(path, encoding="ascii") as note:
-                text = note.read()
-            os.unlink(path)
+            text = files.read_note(path).decode("ascii")
+            files.remove_if_there(path)
         except (OSError, UnicodeDecodeError):
             return None
         return int(text) if text.isdecimal() else 0
@@ -204,8 +204,8 @@ class Aside:
     def tell_news(self) -> None:
         """Let those hear who watch `later`."""
         with contextlib.suppress(OSError):
-            os.close(os.open(f"{self.later}/{NEWS}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            os.unlink(f"{self.later}/{NEWS}")
+            os.close(files.open_file(f"{self.later}/{NEWS}", os.O_CREAT | os.O_WRONLY, 0o600).fd)
+            files.remove_if_there(f"{self.later}/{NEWS}")
 
     def leases(self) -> Iterator[Lease]:
         """Give all directories of reserved items."""
@@ -259,7 +259,7 @@ class Aside:
 
         A rename replaces what has the name. Two items of one id are rare, but neither is to be lost.
         """
-        while os.path.lexists(f"{directory}/{name.again(tries)}"):
+        while files.exists(f"{directory}/{name.again(tries)}"):
             tries += 1
         return name._replace(tries=tries)
 
@@ -267,7 +267,7 @@ class Aside:
 def listed(directory: str) -> list[str]:
     """Give the names in a directory; none if it isn't there."""
     try:
-        return os.listdir(directory)
+        return files.names(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 from penstock.fsq import files, path
+from penstock.fsq.directory import directory, parent
 from penstock.fsq.errors import FSQConfigError, as_error
 from penstock.fsq.owners import Owner, Who, owner
 from penstock.fsq.owners import mode as mode_of
@@ -30,18 +31,13 @@ def put_down_file(where: str, who: Owner, item_mode: int) -> None:
     try:
         fd = files.disk.create(where, item_mode)
     except FileExistsError:
-        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            os.fchmod(fd, item_mode)
-            files.own(fd, who)
-        finally:
-            os.close(fd)
+        files.set_mode(where, item_mode, who)
         return
     try:
         files.own(fd, who)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(where)
+            files.disk.unlink(where)
         raise
     finally:
         os.close(fd)
@@ -50,7 +46,7 @@ def put_down_file(where: str, who: Owner, item_mode: int) -> None:
 def up(queue: str, host: str | None = None) -> None:
     """Let a queue or a host be scanned again; nothing to do if it is."""
     with as_error(FSQConfigError, f"cannot bring {_label(queue, host)} up: {path.base(queue, host)}"):
-        os.stat(path.base(queue, host))
+        directory(path.base(queue, host))
         files.remove_if_there(path.down(queue, host))
 
 
@@ -58,10 +54,10 @@ def is_down(queue: str, host: str | None = None) -> bool:
     """Tell whether there is a down file. Not being allowed to look is an error, and no "up"."""
     where = path.down(queue, host)
     with as_error(FSQConfigError, f"cannot tell whether {_label(queue, host)} is down: {where}"):
+        above, name = parent(where)
         try:
-            os.stat(where)
+            os.stat(name, dir_fd=above.fd)
         except FileNotFoundError:
-            os.stat(path.base(queue, host))
             return False
         return True
 

@@ -101,7 +101,7 @@ def put_into_queue(aside: Aside, where: str, name: ItemName, tries: int, steps: 
 def _remember(aside: Aside, key: str, names: list[str]) -> None:
     """Note, in a claim, the names that its items will have in `queue`: before they are there."""
     directory = f"{aside.claim}/{key}"
-    if not os.path.lexists(f"{directory}/{KEY_FILE}"):
+    if not files.exists(f"{directory}/{KEY_FILE}"):
         return  # its maker was killed before it was told of any item
     aside.make(f"{directory}/{LOST}")
     for file in names:

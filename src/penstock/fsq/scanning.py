@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.fsq import gates, installing, path, returning
+from penstock.fsq.directory import Session
 from penstock.fsq.errors import FSQDownError, FSQScanError, FSQWorkItemError, as_error
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.snapshot import Snapshot
@@ -61,17 +62,21 @@ class FSQScanGenerator:
             found, self._ahead = self._ahead, None
             assert found is not None
             host, name = (None, found) if isinstance(found, str) else found
-            if not self.ignore_down and gates.is_withheld(self.queue, host):
-                label = self.queue if host is None else f"{self.queue}, host {host}"
-                raise FSQDownError(errno.EAGAIN, f"queue {label}: is down")
             try:
-                self.item = FSQWorkItem(self.queue, name, host=host, **self._options)
+                with Session():
+                    self.item = self._open(host, name)
             except FSQWorkItemError as error:
                 if error.errno not in _SKIPPED:
                     raise
             else:
                 return self.item
         raise StopIteration
+
+    def _open(self, host: str | None, name: str) -> FSQWorkItem:
+        if not self.ignore_down and gates.is_withheld(self.queue, host):
+            label = self.queue if host is None else f"{self.queue}, host {host}"
+            raise FSQDownError(errno.EAGAIN, f"queue {label}: is down")
+        return FSQWorkItem(self.queue, name, host=host, **self._options)
 
     def has_more(self) -> bool:
         """Tell whether there are names left in the list. Nothing is opened."""

@@ -8,11 +8,13 @@ import stat
 
 from penstock.fsq import files, path
 from penstock.fsq.constants import text_of
+from penstock.fsq.directory import directory, parent
 from penstock.fsq.errors import FSQConfigError, FSQTriggerPullError, as_error
 from penstock.fsq.owners import Owner, Who, owner
 from penstock.fsq.owners import mode as mode_of
 
 PULL = b"\0"
+PULL_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def trigger(
@@ -30,27 +32,26 @@ def trigger(
 
 def put_fifo(where: str, who: Owner, mode: int) -> None:
     """Make a FIFO with exactly this mode, or adjust the one that is there."""
+    above, name = parent(where)
     made = True
     try:
-        os.mkfifo(where, mode)
+        os.mkfifo(name, mode, dir_fd=above.fd)
     except FileExistsError:
         made = False
-        if not stat.S_ISFIFO(os.lstat(where).st_mode):
+        if not stat.S_ISFIFO(files.status(where).st_mode):
             raise
     try:
-        os.chmod(where, mode)
-        if who.is_set:
-            os.chown(where, who.uid, who.gid, follow_symlinks=False)
+        files.set_mode(where, mode, who)
     except BaseException:
         if made:
-            os.unlink(where)
+            files.disk.unlink(where)
         raise
 
 
 def untrigger(queue: str, trigger: str | None = None) -> None:
     """Remove the trigger of a queue; nothing to do if there is none."""
     with as_error(FSQConfigError, f"cannot remove the trigger of {queue}: {path.base(queue)}"):
-        os.stat(path.base(queue))
+        directory(path.base(queue))
         files.remove_if_there(path.trigger(queue, trigger))
 
 
@@ -58,10 +59,11 @@ def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None 
     """Wake whoever waits for the queue. Nobody there: FSQTriggerPullError with ENXIO, unless that is to be ignored."""
     where = path.trigger(queue, trigger)
     with as_error(FSQConfigError, f"there is no queue {queue}: {path.base(queue)}"):
-        os.stat(path.base(queue))
+        directory(path.base(queue))
     with as_error(FSQTriggerPullError, f"cannot pull the trigger {where}"):
         try:
-            fd = os.open(where, os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+            above, name = parent(where)
+            fd = os.open(name, PULL_FLAGS, dir_fd=above.fd)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise

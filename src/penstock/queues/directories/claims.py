@@ -161,7 +161,7 @@ class Claims:
         return count
 
     def _is_made(self, name: str) -> bool:
-        return os.path.lexists(f"{self._aside.claim}/{name}/{KEY_FILE}")
+        return files.exists(f"{self._aside.claim}/{name}/{KEY_FILE}")
 
     def _remove(self, name: str) -> None:
         """Remove a claim. What came into it meanwhile stays, and comes back with its lease."""

@@ -91,7 +91,7 @@ class Ender:
             try:
                 self.steps.move(where, f"{directory}/{free}")
             except FileNotFoundError:
-                if attempts == _MAKING_TRIES or not os.path.lexists(where):
+                if attempts == _MAKING_TRIES or not files.exists(where):
                     raise
             else:
                 return free
@@ -100,7 +100,7 @@ class Ender:
         """Note that work on an item has begun; nothing if it isn't there, or was noted before."""
         token = read_token(lease.token)
         where = self.place.leased(lease.id, token)
-        if where is None or not aside.ahead_of(os.path.dirname(where)) or not os.path.lexists(where):
+        if where is None or not aside.ahead_of(os.path.dirname(where)) or not files.exists(where):
             return
         directory = aside.begun(os.path.dirname(where))
         self.place.drawers.add(directory)
@@ -116,7 +116,7 @@ class Ender:
         token = read_token(lease.token)
         where = self.place.leased(lease.id, token)
         name = None if token is None else item_of(lease.id, token.tries)
-        if where is None or token is None or name is None or not os.path.lexists(where):
+        if where is None or token is None or name is None or not files.exists(where):
             return None
         group = until_ms, token.key, 0 if has_begun else aside.ahead_of(os.path.dirname(where))
         if group not in self._made:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from penstock.codec import from_json, to_json
+from penstock.fsq.files import read_note
 from penstock.queues.directories.keys import locked, write_whole
 from penstock.queues.directories.naming import directory_of
 from penstock.queues.directories.place import Place
@@ -32,8 +33,8 @@ class Ledger(Statistics):
 
     def _read(self, queue: str) -> dict[str, Any]:
         where = self._where(self._place_of(queue))
-        with suppress(OSError, ValueError), open(f"{where}/{self._file}", "rb") as stream:
-            found = from_json(stream.read())
+        with suppress(OSError, ValueError):
+            found = from_json(read_note(f"{where}/{self._file}"))
             if isinstance(found, dict):
                 return found
         return {}

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.fsq import files
 from penstock.fsq.aside import listed, readable
 from penstock.fsq.names import ItemName
 from penstock.fsq.snapshot import Snapshot, row
@@ -70,7 +71,7 @@ def _state(state: JobState, time_ms: int, now_ms: int) -> JobState:
 
 def _count(directory: str) -> int:
     try:
-        with os.scandir(directory) as entries:
+        with files.entries(directory) as entries:
             return sum(1 for _ in entries)
     except FileNotFoundError:
         return 0

@@ -101,7 +101,7 @@ class Mover:
                 # When an item was last written is when its job was pushed.
                 os.utime(fd, ns=(one.job.created_ms * _NS_PER_MS,) * 2)
             files.disk.sync(fd)
-            held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+            held = files.open_file(draft, os.O_RDONLY).fd
             locks.callback(os.close, held)
             lock(held)
             files.disk.rename(draft, one.where)

@@ -1,10 +1,9 @@
 """One queue: its directories, what is known of them, and what must be done before anything else: bringing back."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 
-from penstock.fsq import gates, installing, path, returning, triggers
+from penstock.fsq import files, gates, installing, path, returning, triggers
 from penstock.fsq.aside import (
     KEY_NAME,
     MINUTE_MS,
@@ -41,7 +40,7 @@ class Place:
 
     def is_there(self) -> bool:
         """Whether the queue is installed."""
-        return os.path.isdir(self.aside.queue)
+        return files.is_directory(self.aside.queue)
 
     def install(self) -> None:
         """Make the queue, unless it is there."""
@@ -123,7 +122,7 @@ class Place:
             return None
         above = self.aside.lease if token.key is None else f"{self.aside.claim}/{token.key}"
         where = f"{above}/{token.directory}/{name}"
-        if not ahead_of(token.directory) or os.path.lexists(where):
+        if not ahead_of(token.directory) or files.exists(where):
             return where
         return f"{above}/{begun(token.directory)}/{name}"  # work on it has begun
 
@@ -146,7 +145,7 @@ class Place:
             return None
         places = [f"{self.aside.queue}/{name.again(tries)}" for tries in range(_LIKELY_TRIES)]
         for where in [*places, f"{self.aside.parking(due_ms(name))}/{name.again(0)}"]:
-            if os.path.lexists(where):
+            if files.exists(where):
                 return where
         return None
 
@@ -174,11 +173,11 @@ def _search(directory: str, job_ids: set[str]) -> dict[str, str]:
     found = {}
     # Most names don't even begin like one of those.
     starts = {job_id[:_START] for job_id in job_ids}
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+    with contextlib.suppress(FileNotFoundError), files.entries(directory) as entries:
         for entry in entries:
             name = readable(entry.name) if entry.name[:_START] in starts else None
             if name is not None and name.job_id in job_ids:
-                found[name.job_id] = entry.path
+                found[name.job_id] = f"{directory}/{entry.name}"
     return found
 
 

@@ -32,6 +32,7 @@ from weakref import WeakSet
 from penstock.errors import StoreError
 from penstock.fsq import constants, files, gates, installing
 from penstock.fsq.aside import hold, key_name, readable
+from penstock.fsq.directory import Session
 from penstock.fsq.errors import FSQCannotLockError, FSQError, FSQWorkItemError, describe
 from penstock.fsq.snapshot import Snapshot
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
@@ -86,7 +87,7 @@ class FsqEngine(Engine):
 
     def guarded(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
         """A call, one at a time, with this store's settings, and with the system's errors as ours."""
-        with self._lock, self.settings():
+        with self._lock, self.settings(), Session():
             try:
                 return call(*args, **named)
             except (FSQError, OSError) as problem:
