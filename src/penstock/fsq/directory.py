@@ -104,7 +104,10 @@ def _is_at(found: Directory, path: str) -> bool:
         status = os.stat(path)
     except OSError:
         return False  # opening it says what is wrong
-    return status.st_ino == found.inode and status.st_dev == found.device
+    if status.st_ino != found.inode or status.st_dev != found.device:
+        return False
+    found.owner = status.st_uid
+    return True
 
 
 def changed(path: str) -> None:
