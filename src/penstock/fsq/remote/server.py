@@ -4,7 +4,9 @@
   as the path of the URL, since the original's client can send nothing else.
 - Without a token, the `Host` of a request must be this machine's own loopback name, and the content type must be JSON:
   so no page in a browser of this machine can call us.
-- Every request has a limit of size and of time. What is refused is refused before its body is read.
+- Every request has a limit of size and of time, and the bodies that are being received have one together. What is
+  refused is refused before its body is read, except for what exceeds the limit for all bodies.
+- The queues that may be filled can be limited to a list.
 
 A parent holds the socket and starts workers that share it. A worker that dies is replaced; SIGHUP replaces all of
 them, SIGTERM ends them after the requests they are at.
@@ -25,11 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
+from penstock.fsq.remote import v1
 from penstock.fsq.remote.calls import answer
 
 WORKERS_MAX = 256
 HEAD_BYTES_MAX = 16 * 1024  # a request line and headers; no client of ours needs a tenth of it
 BODY_BYTES_MAX = 64 * 1024 * 1024  # an item's data travels as one JSON text, and is in memory several times
+HELD_BYTES_MAX = 512 * 1024 * 1024  # bodies that are being received, of all workers together
+PIECE_BYTES = 64 * 1024  # of a body, read at a time
 REQUEST_SECONDS_MAX = 60.0  # from the connection to the last byte of the body
 CONNECTIONS_MAX = 256  # at a time, of a worker
 RESTART_SECONDS = 0.5  # between the end of a worker and the next one: one that can't start must not spin
@@ -59,7 +64,9 @@ class Rules:
     host: str
     token: str = ""
     body_bytes_max: int = BODY_BYTES_MAX
+    held_bytes_max: int = HELD_BYTES_MAX  # of one worker
     seconds_max: float = REQUEST_SECONDS_MAX
+    queues: frozenset[str] | None = None  # that may be filled; None: all
 
 
 def is_loopback(host: str) -> bool:
@@ -70,6 +77,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class TokenNeeded(Exception):
+    """An address that other machines can reach, without a token."""
 
 
 class Refused(Exception):
@@ -151,6 +162,8 @@ class Handler:
     def __init__(self, rules: Rules, log: Callable[[str], None] | None = None) -> None:
         self._rules = rules
         self._log = log
+        self._methods = v1.methods_for(rules.queues)
+        self._held_bytes = 0  # of bodies that are being received
         self._open = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -179,7 +192,7 @@ class Handler:
                 raise Refused(503)
             async with asyncio.timeout(self._rules.seconds_max):
                 request = read_head(await reader.readuntil(b"\r\n\r\n"))
-                body = await reader.readexactly(check(request, self._rules))
+                body = await self._body(reader, check(request, self._rules))
         except Refused as refused:
             self._note(f"refused: {refused}")
             return refused.status, b""
@@ -187,9 +200,25 @@ class Handler:
             return 408, b""
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return 400, b""
-        reply = answer(body)
+        reply = answer(body, self._methods)
         self._note(f"served {len(body)} bytes")
         return (200, reply) if reply else (204, b"")
+
+    async def _body(self, reader: asyncio.StreamReader, length: int) -> bytes:
+        """Read a body; what has arrived counts, not what was announced: that would cost a caller nothing."""
+        body = bytearray()
+        try:
+            while len(body) < length:
+                piece = await reader.read(min(length - len(body), PIECE_BYTES))
+                if not piece:
+                    raise asyncio.IncompleteReadError(b"", length)
+                if self._held_bytes + len(piece) > self._rules.held_bytes_max:
+                    raise Refused(503)
+                self._held_bytes += len(piece)
+                body += piece
+            return bytes(body)
+        finally:
+            self._held_bytes -= len(body)
 
     def _note(self, text: str) -> None:
         if self._log is not None:
@@ -223,9 +252,11 @@ async def work(listener: socket.socket, rules: Rules, log: Callable[[str], None]
             await handler.idle.wait()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bind the address that a name stands for."""
+def listen(host: str, port: int, token: str) -> socket.socket:
+    """Bind the address that a name stands for; TokenNeeded if others can reach it and there is no token."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    if not token and not is_loopback(str(address[0])):
+        raise TokenNeeded(host)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
