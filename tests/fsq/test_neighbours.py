@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import fsq
-from penstock.fsq import auditing, directory, tending
+from penstock.fsq import auditing, directory, redrive
 from tests.fsq import programs
 from tests.fsq.neighbours import GROUP, MEMBER, Victim, as_member, hard_link, let_in, needs_root
 
@@ -127,7 +127,7 @@ def test_a_link_that_comes_and_goes_is_never_followed(shared: Path, tmp_path: Pa
                     (shared / "queue" / name).write_bytes(b"mine")
                     with fsq.FSQWorkItem("mail", name) as item:
                         item.success()
-                removed += tending.purge("mail", "done")
+                removed += redrive.purge("mail", "done")
             except fsq.FSQError:
                 refused += 1
     finally:
@@ -147,8 +147,8 @@ def test_a_directory_of_another_owner_is_refused(shared: Path, place: str) -> No
     text = rf"{place} must belong to the owner of the queue \(uid 0\), got uid {MEMBER}"
     calls: dict[str, Callable[[], object]] = {
         "queue": lambda: fsq.scan("mail"),
-        "done": lambda: tending.purge("mail", "done"),
-        "fail": lambda: tending.redrive("mail"),
+        "done": lambda: redrive.purge("mail", "done"),
+        "fail": lambda: redrive.redrive("mail"),
         "tmp": lambda: fsq.senqueue("mail", "x"),
     }
     with pytest.raises(fsq.FSQError, match=text):
@@ -285,7 +285,7 @@ def test_purge_passes_over_what_is_no_item(shared: Path, victim: Victim, place: 
         "fifo": lambda: os.mkfifo(odd),
     }
     as_member(attacks[kind])
-    tending.purge("mail", place)
+    redrive.purge("mail", place)
     assert not (shared / place / OTHER).exists()
     victim.check()
 

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from penstock import fsq
-from penstock.fsq.remote import server, transport
-from penstock.fsq.remote.calls import BATCH_MAX, answer
-from penstock.fsq.remote.server import Refused, Request, Rules, check, read_head
+from penstock.fsq.remote import client, server
+from penstock.fsq.remote.server import BATCH_MAX, Refused, Request, Rules, answer, check, read_head
 from tests.fsq import programs
 from tests.processes import free_port, wait_until
 
@@ -257,7 +256,7 @@ class Daemon:
     def answers(self) -> bool:
         assert self.process.poll() is None
         try:
-            return bool(transport.call(f"{self.url}/{TOKEN}", "api_version", []) == "1.0")
+            return bool(client.call(f"{self.url}/{TOKEN}", "api_version", []) == "1.0")
         except (OSError, ValueError) as error:
             return "401" in str(error)
 
@@ -349,11 +348,11 @@ def test_an_address_that_others_reach_needs_a_token(root: Path, daemon: Callable
     secret.write_text(f"{TOKEN}\nnot this\n")
     far = daemon("--token-file", str(secret), host="0.0.0.0")
     with pytest.raises(ValueError, match="401"):
-        transport.call(far.url, "api_version", [])
+        client.call(far.url, "api_version", [])
     with pytest.raises(ValueError, match="401"):
-        transport.call(far.url, "api_version", [], token="x" * 20)
-    assert transport.call(f"{far.url}/{TOKEN}", "api_version", []) == "1.0"
-    assert transport.call(far.url, "api_version", [], token=TOKEN) == "1.0"
+        client.call(far.url, "api_version", [], token="x" * 20)
+    assert client.call(f"{far.url}/{TOKEN}", "api_version", []) == "1.0"
+    assert client.call(far.url, "api_version", [], token=TOKEN) == "1.0"
     cmdline = Path(f"/proc/{far.process.pid}/cmdline").read_bytes()
     assert TOKEN.encode() not in cmdline
 
@@ -372,11 +371,11 @@ def test_rude_clients_are_refused_and_hold_nobody_up(root: Path, daemon: Callabl
     assert far.status(head + b"Content-Length: 4\r\n\r\nnull") == 200
     with socket.create_connection(("127.0.0.1", far.port)) as half:
         half.sendall(head + b"Content-Length: 100\r\n\r\nhalf")
-    assert transport.call(far.url, "enqueue", [NAME, "mail", "x"]) == NAME
+    assert client.call(far.url, "enqueue", [NAME, "mail", "x"]) == NAME
     for link in idle:
         link.close()
     with pytest.raises(ValueError, match="413"):
-        transport.call(far.url, "enqueue", [NAME, "mail", "x" * 2000])
+        client.call(far.url, "enqueue", [NAME, "mail", "x" * 2000])
 
 
 @pytest.mark.system
@@ -385,7 +384,7 @@ def test_only_the_queues_of_a_list_are_filled(root: Path, daemon: Callable[..., 
     fsq.install("private", is_triggered=True)
     far = daemon("--queue", "open", "-q", "mail")
     for queue in ("open", "mail"):
-        assert transport.call(far.url, "enqueue", [NAME, queue, "x"]) == NAME
+        assert client.call(far.url, "enqueue", [NAME, queue, "x"]) == NAME
     for method, params in (
         ("enqueue", [NAME, "private", "x"]),
         ("enqueue", {"id": NAME, "queue": "private", "data": "x"}),
@@ -393,9 +392,9 @@ def test_only_the_queues_of_a_list_are_filled(root: Path, daemon: Callable[..., 
         ("is_down", ["private"]),
     ):
         with pytest.raises(ValueError, match="queue must be one that this server takes items for, got 'private'"):
-            transport.call(far.url, method, params)
+            client.call(far.url, method, params)
     assert os.listdir(root / "private/queue") == []
-    assert transport.call(far.url, "system.methodSignature", ["enqueue"]) == ["id", "queue", "data"]
+    assert client.call(far.url, "system.methodSignature", ["enqueue"]) == ["id", "queue", "data"]
     refused = programs.run("jsonrpcd", "--queue", "../mail", str(free_port()))
     assert (refused.returncode, b"--queue: illegal name: '../mail'" in refused.stderr) == (100, True)
 
@@ -455,7 +454,7 @@ def test_workers_are_replaced_and_end_with_their_parent(root: Path, daemon: Call
     middle = workers_of(far.process)
     far.process.send_signal(signal.SIGHUP)
     wait_until(lambda: len(workers_of(far.process) - middle) == 2)
-    assert transport.call(far.url, "api_version", []) == "1.0"
+    assert client.call(far.url, "api_version", []) == "1.0"
     last = workers_of(far.process)
     far.process.send_signal(signal.SIGTERM)
     assert far.process.wait(programs.SECONDS_MAX) == 0
@@ -465,8 +464,8 @@ def test_workers_are_replaced_and_end_with_their_parent(root: Path, daemon: Call
 
 
 def test_a_reply_of_the_original_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert transport._result(b'{"result": "x", "error": null, "id": 1}') == "x"
-    assert transport._result(b'{"jsonrpc": "2.0", "result": null, "id": 1}') is None
+    assert client._result(b'{"result": "x", "error": null, "id": 1}') == "x"
+    assert client._result(b'{"jsonrpc": "2.0", "result": null, "id": 1}') is None
     for bad in (b"{}", b"[]", b'{"result": 1, "error": {"message": "no"}}', b'{"error": "no"}', b"[" * 100_000):
         with pytest.raises(ValueError, match=r"no|JSON"):
-            transport._result(bad)
+            client._result(bad)

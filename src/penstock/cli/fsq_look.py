@@ -10,7 +10,8 @@ from typing import Any
 
 from penstock import fsq
 from penstock.cli.fsq_call import TMP, BadValue, Call, UsageError
-from penstock.fsq import auditing, inspecting, tending
+from penstock.fsq import auditing, inspecting
+from penstock.fsq import redrive as redriving
 
 AGE = re.compile(r"([0-9]+)([smhd]?)")
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -127,7 +128,7 @@ def redrive(call: Call) -> int:
     if not call.words or (len(call.words) == 1) != call.has("all"):
         raise UsageError
     counting = Counting(call)
-    new_ids = tending.redrive(
+    new_ids = redriving.redrive(
         call.words[0],
         call.words[1:] or None,
         place=call.value("place") or "fail",
@@ -153,7 +154,7 @@ def purge(call: Call) -> int:
     place = call.value("place") or "done"
     counting = Counting(call)
     for queue in call.words:
-        count = tending.purge(queue, place, age, call.value("host"), call.has("dry-run"), counting)
+        count = redriving.purge(queue, place, age, call.value("host"), call.has("dry-run"), counting)
         counting.clear()
         if call.has("json"):
             _dump({"queue": queue, "place": place, "removed": count, "dry_run": call.has("dry-run")})

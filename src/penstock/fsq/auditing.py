@@ -9,7 +9,7 @@
     directory-mode  a directory with another mode than the queue's own                                   changed
     attempt         a note of an attempt at an item that is gone                                         removed
     missing         a directory of the four that isn't there                                             made
-    lease-over      an item of the queue library (aside.py) whose lease or claim is over                 put back
+    lease-over      an item of the queue library (reserved.py) whose lease or claim is over                 put back
     due             an item that was set aside for later, and its time has come                          into `queue`
     leftover        an empty directory of a lease that is over, or a claim that was never made           removed
 
@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from penstock.fsq import files, path, returning
-from penstock.fsq.aside import KEY_FILE, Aside, leases_in, listed, readable
+from penstock.fsq import files, path, reserved
 from penstock.fsq.constants import number_of
 from penstock.fsq.directory import directory, listing_of
 from penstock.fsq.errors import FSQConfigError, FSQError, FSQWorkItemError, as_error, describe
@@ -36,6 +35,7 @@ from penstock.fsq.inspecting import PROGRESS_ITEMS, Progress, host_names, place_
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.names import parse
 from penstock.fsq.owners import LEAVE, Owner
+from penstock.fsq.reserved import KEY_FILE, ReservedArea, leases_in, listed, readable
 
 OLD_SECONDS = 3600.0  # how long a file in `tmp` may be unchanged: a slow writer is no litter
 # A second name in `tmp`, then one in `queue`, goes before the mode of the file is changed: see `files.set_mode`.
@@ -92,7 +92,7 @@ def audit(queue: str, older_seconds: float = OLD_SECONDS, progress: Progress = u
                     progress(number)
                 yield from findings
         yield from _attempts(queue, host)
-        yield from _set_aside(Aside(path.base(queue, host)), time.time_ns() // 1_000_000)
+        yield from _set_aside(ReservedArea(path.base(queue, host)), time.time_ns() // 1_000_000)
 
 
 def repair(
@@ -156,23 +156,23 @@ def _attempts(queue: str, host: str | None) -> Iterator[Finding]:
             yield Finding("attempt", where, "the item is gone", partial(_remove, where))
 
 
-def _set_aside(aside: Aside, now_ms: int) -> Iterator[Finding]:
+def _set_aside(area: ReservedArea, now_ms: int) -> Iterator[Finding]:
     """What is set aside and should be back."""
     try:
-        aside.is_there()
+        area.is_there()
     except OSError as error:
-        yield Finding("stray", aside.side, describe(error))
+        yield Finding("stray", area.side, describe(error))
         return
-    for lease in sorted(aside.leases()):
+    for lease in sorted(area.leases()):
         if lease.until_ms <= now_ms:
             text = f"its lease ended {(now_ms - lease.until_ms) // 1000} s ago"
-            yield from _late("lease-over", lease.path, text, partial(returning.end_leases, aside, [lease]))
-    for parked in sorted(aside.parked()):
+            yield from _late("lease-over", lease.path, text, partial(reserved.end_leases, area, [lease]))
+    for parked in sorted(area.parked()):
         if parked.mature_ms <= now_ms:
             text = f"its time came {(now_ms - parked.mature_ms) // 1000} s ago"
-            yield from _late("due", parked.path, text, partial(returning.unpark, aside, [parked]))
-    for key in listed(aside.claim):
-        where = f"{aside.claim}/{key}"
+            yield from _late("due", parked.path, text, partial(reserved.unpark, area, [parked]))
+    for key in listed(area.claim):
+        where = f"{area.claim}/{key}"
         if files.is_directory(where) and not files.exists(f"{where}/{KEY_FILE}"):
             if all(lease.until_ms <= now_ms for lease in leases_in(where, listed(where))):
                 yield Finding("leftover", where, "the claim was never made", partial(_remove_claim, where))

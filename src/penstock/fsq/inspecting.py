@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import IO, Any
 
-from penstock.fsq import attempts, files, gates, installing, path
-from penstock.fsq.aside import Aside, listed
+from penstock.fsq import attempts, control, files, installing, path
 from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, FSQWorkItemError, as_error, describe
 from penstock.fsq.items import open_item
 from penstock.fsq.names import parse
+from penstock.fsq.reserved import ReservedArea, listed
 from penstock.fsq.snapshot import Snapshot
 
 Progress = Callable[[int], None]  # is told how many items were gone through, from time to time
@@ -109,14 +109,14 @@ def content(queue: str, seen: Entry) -> IO[bytes]:
 
 def stats(queue: str, host: str | None = None) -> dict[str, Any]:
     """Count what is in a queue, and tell how it is."""
-    counts: dict[str, Any] = {"queue": queue, "host": host, "down": gates.is_down(queue, host)}
+    counts: dict[str, Any] = {"queue": queue, "host": host, "down": control.is_down(queue, host)}
     for place in PLACES:
         with (
             as_error(FSQScanError, f"cannot list {place} of {queue}"),
             files.entries(place_of(place, queue, host)) as all_,
         ):
             counts[f"{place}_items"] = sum(1 for _ in all_)
-    counts["aside_items"] = _set_aside(Aside(path.base(queue, host)))
+    counts["aside_items"] = _set_aside(ReservedArea(path.base(queue, host)))
     counts["oldest_seconds"] = _oldest_seconds(queue, host)
     if host is None:
         with contextlib.suppress(OSError):
@@ -126,9 +126,9 @@ def stats(queue: str, host: str | None = None) -> dict[str, Any]:
     return counts
 
 
-def _set_aside(aside: Aside) -> int:
+def _set_aside(area: ReservedArea) -> int:
     """What workers of the queue library have, and what waits for its time."""
-    return sum(len(listed(place.path)) for places in (aside.leases(), aside.parked()) for place in places)
+    return sum(len(listed(place.path)) for places in (area.leases(), area.parked()) for place in places)
 
 
 def _oldest_seconds(queue: str, host: str | None) -> int | None:

@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from penstock.fsq import files, path
 from penstock.fsq.constants import number_of, text_of
+from penstock.fsq.control import down, put_down_file, put_fifo
 from penstock.fsq.directory import listing_of, parent
 from penstock.fsq.errors import FSQHostsError, FSQInstallError, FSQPathError, as_error
-from penstock.fsq.gates import down, put_down_file
 from penstock.fsq.owners import Owner, Who, mode, owner
-from penstock.fsq.triggers import put_fifo
 
 
 class _Look(NamedTuple):

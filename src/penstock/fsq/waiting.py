@@ -23,9 +23,9 @@ from importlib import import_module
 from typing import Any
 
 from penstock.fsq import files, path
-from penstock.fsq.aside import Aside
 from penstock.fsq.constants import text_of, using
 from penstock.fsq.directory import directory, parent
+from penstock.fsq.reserved import ReservedArea
 
 POLL_SECONDS = 1.0  # between two looks at the directories' times
 RESCAN_SECONDS = 60.0  # between two scans if nothing at all happens
@@ -61,7 +61,7 @@ class Waiter:
         self._trigger = path.trigger(queue, trigger)
         self._directories = [path.queue(queue)] if named is None else [path.queue(queue, host) for host in named]
         self._bases = [path.base(queue), *(path.base(queue, host) for host in named or ())]
-        self._aside = Aside(path.base(queue)) if aside else None
+        self._aside = ReservedArea(path.base(queue)) if aside else None
         self._fifo: int | None = None
         self._fifo_identity: tuple[int, int] | None = None
         self._inotify: Any = None

@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any
 
-from penstock.fsq import gates, path, triggers
+from penstock.fsq import control, path
 from penstock.fsq.errors import FSQPathError
 from penstock.fsq.names import parse
 from penstock.fsq.reenqueueing import sreenqueue
@@ -28,7 +28,7 @@ def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None 
     _text(queue=queue)
     if trigger is not None:
         _text(trigger=trigger)
-    triggers.trigger_pull(path.valid_name(queue), ignore_listener=bool(ignore_listener), trigger=trigger)
+    control.trigger_pull(path.valid_name(queue), ignore_listener=bool(ignore_listener), trigger=trigger)
 
 
 def is_down(queue: str, host: str | None = None) -> bool:
@@ -36,7 +36,7 @@ def is_down(queue: str, host: str | None = None) -> bool:
     _text(queue=queue)
     if host is not None:
         _text(host=host)
-    return gates.is_down(path.valid_name(queue), host=host)
+    return control.is_down(path.valid_name(queue), host=host)
 
 
 def api_version() -> str:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from penstock.errors import OutcomeUnknown, PartlyAdded
 from penstock.fsq import files
-from penstock.fsq.aside import readable
 from penstock.fsq.enqueueing import NewItem
 from penstock.fsq.errors import FSQEnqueueError, describe
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import readable
 from penstock.job import NewJob
 from penstock.queues.directories.keys import Keys
 from penstock.queues.directories.naming import new_name

@@ -7,7 +7,7 @@ or brought back are never counted off here; such a directory is removed by whoev
 from contextlib import suppress
 
 from penstock.fsq import files
-from penstock.fsq.aside import Aside
+from penstock.fsq.reserved import ReservedArea
 
 EMPTY_MAX = 256  # kept at most
 FILLED_MAX = 10_000  # of which we know how many items are left; of those before it is forgotten
@@ -16,7 +16,7 @@ FILLED_MAX = 10_000  # of which we know how many items are left; of those before
 class Drawers:
     """The directories of leases that one process has filled."""
 
-    def __init__(self, aside: Aside) -> None:
+    def __init__(self, aside: ReservedArea) -> None:
         self._aside = aside
         self._left: dict[str, int] = {}
         self._empty: list[str] = []

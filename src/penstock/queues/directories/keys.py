@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from penstock.codec import from_json, to_json
 from penstock.fsq import files
-from penstock.fsq.aside import KEY_NAME, key_name, listed
+from penstock.fsq.reserved import KEY_NAME, key_name, listed
 from penstock.job import NewJob
 from penstock.queues.directories.place import Place
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.fsq.aside import listed
 from penstock.fsq.directory import directory
+from penstock.fsq.reserved import listed
 from penstock.fsq.snapshot import Snapshot, parts, row
 
 SETTLED_NS = 2_000_000_000  # some file systems keep whole seconds

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.fsq import files
-from penstock.fsq.aside import listed, readable
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import listed, readable
 from penstock.fsq.snapshot import Snapshot, row
 from penstock.job import JobState, Sizes, StoredJob
 from penstock.queues.directories.naming import Token, due_ms, stored

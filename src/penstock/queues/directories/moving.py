@@ -19,12 +19,12 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from penstock.fsq import files
-from penstock.fsq.aside import hold, readable
 from penstock.fsq.constants import number_of
 from penstock.fsq.enqueueing import NewItem
 from penstock.fsq.errors import FSQCannotLockError, FSQWorkItemError
 from penstock.fsq.items import lock
 from penstock.fsq.owners import owner
+from penstock.fsq.reserved import hold, readable
 from penstock.job import Move, NewJob
 from penstock.queues.directories.ending import Ender
 from penstock.queues.directories.naming import item_of, new_name, read_token

@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import Iterator
 
-from penstock.fsq import files, gates, installing, path, returning, triggers
-from penstock.fsq.aside import (
+from penstock.fsq import control, files, installing, path, reserved
+from penstock.fsq.errors import FSQError, FSQInstallError
+from penstock.fsq.reserved import (
     KEY_NAME,
     MINUTE_MS,
-    Aside,
     Lease,
     Parked,
+    ReservedArea,
     ahead_of,
     begun,
     leases_in,
@@ -17,7 +18,6 @@ from penstock.fsq.aside import (
     parked_in,
     readable,
 )
-from penstock.fsq.errors import FSQError, FSQInstallError
 from penstock.queues.directories.drawers import Drawers
 from penstock.queues.directories.line import Line, Listing
 from penstock.queues.directories.naming import Token, directory_of, due_ms, item_of
@@ -29,7 +29,7 @@ class Place:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.directory = directory_of(queue)
-        self.aside = Aside(path.base(self.directory))
+        self.aside = ReservedArea(path.base(self.directory))
         self.line = Line(self.aside.queue)
         self.drawers = Drawers(self.aside)
         self._leases = Listing(self.aside.lease)
@@ -56,12 +56,12 @@ class Place:
 
     def is_down(self) -> bool:
         """Whether jobs are held back."""
-        return gates.is_down(self.directory)
+        return control.is_down(self.directory)
 
     def pull_trigger(self) -> None:
         """Wake scanners that wait at the queue's trigger, if it has one and they are there."""
         with contextlib.suppress(FSQError):
-            triggers.trigger_pull(self.directory, ignore_listener=True)
+            control.trigger_pull(self.directory, ignore_listener=True)
 
     # What is set aside
 
@@ -106,7 +106,7 @@ class Place:
         due = [parked for parked in self.parked(now_ms, must_know) if parked.mature_ms <= now_ms]
         if not ended and not due:
             return False
-        back = returning.end_leases(self.aside, ended) + returning.unpark(self.aside, due)
+        back = reserved.end_leases(self.aside, ended) + reserved.unpark(self.aside, due)
         for name in back:
             self.line.put(name)
         if back:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from penstock.errors import StoreError
 from penstock.fsq import attempts, files
-from penstock.fsq.aside import Held, hold, readable
 from penstock.fsq.errors import FSQCannotLockError, FSQWorkItemError, describe
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import Held, hold, readable
 from penstock.queues.directories.line import Line
 from penstock.queues.directories.place import Place
 

@@ -11,7 +11,7 @@ queue's directory on:
     down                                  while it is there, the queue is paused, for scanners as well
     trigger-s                             is pulled when a job gets ready
     attempts/NAME                         tries of scanners that were killed: they count when the job is taken
-    .penstock/lease, claim, later, back   jobs that are reserved or wait for their time: `penstock.fsq.aside`
+    .penstock/lease, claim, later, back   jobs that are reserved or wait for their time: `penstock.fsq.reserved`
     .penstock/claim.lock                  locked by who changes claims
     .penstock/unique/, unique.lock        unique keys: `penstock.queues.directories.keys`
     .penstock/stats/, stats.lock          counters and options: `penstock.queues.directories.ledger`
@@ -30,10 +30,10 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakSet
 
 from penstock.errors import StoreError
-from penstock.fsq import constants, files, gates, installing
-from penstock.fsq.aside import hold, key_name, readable
+from penstock.fsq import constants, control, files, installing
 from penstock.fsq.directory import Session
 from penstock.fsq.errors import FSQCannotLockError, FSQError, FSQWorkItemError, describe
+from penstock.fsq.reserved import hold, key_name, readable
 from penstock.fsq.snapshot import Snapshot
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues.directories import ending, looking, naming
@@ -308,9 +308,9 @@ class FsqEngine(Engine):
         place = self.place(queue)
         if paused:
             place.install()
-            gates.down(place.directory)
+            control.down(place.directory)
         elif place.is_there():
-            gates.up(place.directory)
+            control.up(place.directory)
 
     def paused(self, queue: str) -> bool:
         """Whether there is a down file."""

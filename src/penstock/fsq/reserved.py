@@ -1,4 +1,4 @@
-"""Items set aside: those that a worker of the queue library has, and those that wait for their time.
+"""Items set area: those that a worker of the queue library has, and those that wait for their time.
 
 The store `fsq:///root` of the queue library shares directories with scanners, which must not see what it has handed
 out. So it renames an item out of `queue`, and later back or onwards. All of this lies in one directory beside `queue`,
@@ -25,11 +25,17 @@ ran out before work began; who takes the item removes it. Four rules hold here:
 - A lease that ran out costs no try if work on the item had not begun.
 - A reservation alone is not synced: after a power failure the item may be back in `queue`, or have both names. Then the
   one counts that is further on the way (`keep_one`). Everything else is synced before it is said to be done.
+
+What is due is brought back into `queue` by whoever looks: the queue library whenever it reserves or counts, `fsq scan`
+before it lists, and `fsq repair`. An item of an ended lease has had a worker that died or was too slow: it comes back
+with one try more, if work on it had begun, and that it comes back is noted. If it was under a claim, the claim
+remembers the name that it has now: while nobody else takes it, it is still the claim's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -38,9 +44,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.fsq import files
-from penstock.fsq.constants import text_of
+from penstock.fsq.constants import number_of, text_of
 from penstock.fsq.directory import SIDE
-from penstock.fsq.errors import FSQError
+from penstock.fsq.errors import FSQCannotLockError, FSQError, FSQWorkItemError
 from penstock.fsq.items import lock, open_item
 from penstock.fsq.names import ItemName, parse
 from penstock.fsq.path import valid_name
@@ -122,7 +128,7 @@ def hold(where: str) -> Held:
     return Held(fd, status)
 
 
-class Aside:
+class ReservedArea:
     """What is set aside of one queue, or of one host."""
 
     def __init__(self, base: str) -> None:
@@ -137,7 +143,7 @@ class Aside:
         self.back = f"{self.side}/back"
 
     def is_there(self) -> bool:
-        """Tell whether anything was ever set aside."""
+        """Tell whether anything was ever set area."""
         return files.is_directory(self.side)
 
     def make(self, directory: str, is_safe: bool = True) -> None:
@@ -293,3 +299,96 @@ def readable(name: str) -> ItemName | None:
         return parse(name)
     except FSQError:
         return None
+
+
+# Gone since, or somebody is at it, or it is none of ours.
+_PASSED_OVER = (FileNotFoundError, FSQCannotLockError, FSQWorkItemError)
+
+
+def bring_back(base: str, now_ms: int | None = None) -> list[str]:
+    """Bring back what is due in the directory of a queue or host; give the names that items have in `queue` now."""
+    area = ReservedArea(base)
+    if not area.is_there():
+        return []
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    ended = [lease for lease in area.leases() if lease.until_ms <= now_ms]
+    due = [parked for parked in area.parked() if parked.mature_ms <= now_ms]
+    return end_leases(area, ended) + unpark(area, due)
+
+
+def end_leases(area: ReservedArea, ended: Iterable[Lease]) -> list[str]:
+    """Bring back the items of leases that are over, with one try more."""
+    back: list[str] = []
+    with files.Steps() as steps:
+        for lease in sorted(ended):
+            names = listed(lease.path)
+            if lease.key is not None and names:
+                _remember(area, lease.key, names)
+            for file in names:
+                name = readable(file)
+                if name is not None:
+                    tries = name.tries if lease.ahead else name.tries + 1
+                    returned = _returned(area, f"{lease.path}/{file}", name, tries, steps)
+                    if returned and lease.key is None:
+                        area.note_back(name, lease.ahead)
+                    back += returned
+            steps.empty(lease.path)
+    return back
+
+
+def unpark(area: ReservedArea, due: Iterable[Parked]) -> list[str]:
+    """Bring in items whose time has come."""
+    back: list[str] = []
+    with files.Steps() as steps:
+        for parked in sorted(due):
+            for file in listed(parked.path):
+                name = readable(file)
+                if name is not None:
+                    back += _returned(area, f"{parked.path}/{file}", name, name.tries, steps)
+            steps.empty(parked.path)
+            steps.empty(os.path.dirname(parked.path))
+    return back
+
+
+def _returned(area: ReservedArea, where: str, name: ItemName, tries: int, steps: files.Steps) -> list[str]:
+    """Put one item into `queue`; gives its name there, or nothing if somebody was faster."""
+    try:
+        held = hold(where)
+    except _PASSED_OVER:
+        return []
+    try:
+        if not area.keep_one(where, name, held.status):
+            return []
+        return put_into_queue(area, where, name, tries, steps)
+    except FileNotFoundError:
+        return []
+    finally:
+        os.close(held.fd)
+
+
+def put_into_queue(area: ReservedArea, where: str, name: ItemName, tries: int, steps: files.Steps) -> list[str]:
+    """Rename an item into `queue`; into `fail` if its name has no room for another try."""
+    file = str(area.free(area.queue, name, tries))
+    try:
+        steps.move(where, f"{area.queue}/{file}")
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        steps.move(where, f"{area.fail}/{os.path.basename(where)}")
+        return []
+    return [file]
+
+
+def _remember(area: ReservedArea, key: str, names: list[str]) -> None:
+    """Note, in a claim, the names that its items will have in `queue`: before they are there."""
+    directory = f"{area.claim}/{key}"
+    if not files.exists(f"{directory}/{KEY_FILE}"):
+        return  # its maker was killed before it was told of any item
+    area.make(f"{directory}/{LOST}")
+    for file in names:
+        name = readable(file)
+        if name is not None:
+            with contextlib.suppress(FileExistsError):
+                mark = f"{directory}/{LOST}/{name.again(name.tries + 1)}"
+                files.disk.close(files.disk.create(mark, number_of("FSQ_ITEM_MODE")))
+    files.disk.sync_directory(f"{directory}/{LOST}")
