@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.fsq import directory
 from penstock.fsq.files import Disk
 
 BYTES = 1 << 20
@@ -57,4 +58,5 @@ def mounted(where: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        directory.forget()
         subprocess.run(["umount", str(where)], check=True)

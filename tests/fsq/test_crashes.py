@@ -96,7 +96,7 @@ def _record(told: Story, queue: str, waiting: list[str], failed: str) -> None:
             fsq.fail_tmp(item, max_tries=1)
 
     def redrive() -> None:
-        from penstock.fsq.tending import redrive
+        from penstock.fsq.redrive import redrive
 
         (name,) = redrive(queue, [failed])
         told.disk.ack(f"waits {name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,9 +16,8 @@ from typing import Any
 import pytest
 
 from penstock import fsq
-from penstock.fsq.remote import server, transport
-from penstock.fsq.remote.calls import BATCH_MAX, answer
-from penstock.fsq.remote.server import Refused, Request, Rules, check, read_head
+from penstock.fsq.remote import client, server
+from penstock.fsq.remote.server import BATCH_MAX, Refused, Request, Rules, answer, check, read_head
 from tests.fsq import programs
 from tests.processes import free_port, wait_until
 
@@ -256,7 +256,7 @@ class Daemon:
     def answers(self) -> bool:
         assert self.process.poll() is None
         try:
-            return bool(transport.call(f"{self.url}/{TOKEN}", "api_version", []) == "1.0")
+            return bool(client.call(f"{self.url}/{TOKEN}", "api_version", []) == "1.0")
         except (OSError, ValueError) as error:
             return "401" in str(error)
 
@@ -348,11 +348,11 @@ def test_an_address_that_others_reach_needs_a_token(root: Path, daemon: Callable
     secret.write_text(f"{TOKEN}\nnot this\n")
     far = daemon("--token-file", str(secret), host="0.0.0.0")
     with pytest.raises(ValueError, match="401"):
-        transport.call(far.url, "api_version", [])
+        client.call(far.url, "api_version", [])
     with pytest.raises(ValueError, match="401"):
-        transport.call(far.url, "api_version", [], token="x" * 20)
-    assert transport.call(f"{far.url}/{TOKEN}", "api_version", []) == "1.0"
-    assert transport.call(far.url, "api_version", [], token=TOKEN) == "1.0"
+        client.call(far.url, "api_version", [], token="x" * 20)
+    assert client.call(f"{far.url}/{TOKEN}", "api_version", []) == "1.0"
+    assert client.call(far.url, "api_version", [], token=TOKEN) == "1.0"
     cmdline = Path(f"/proc/{far.process.pid}/cmdline").read_bytes()
     assert TOKEN.encode() not in cmdline
 
@@ -371,11 +371,73 @@ def test_rude_clients_are_refused_and_hold_nobody_up(root: Path, daemon: Callabl
     assert far.status(head + b"Content-Length: 4\r\n\r\nnull") == 200
     with socket.create_connection(("127.0.0.1", far.port)) as half:
         half.sendall(head + b"Content-Length: 100\r\n\r\nhalf")
-    assert transport.call(far.url, "enqueue", [NAME, "mail", "x"]) == NAME
+    assert client.call(far.url, "enqueue", [NAME, "mail", "x"]) == NAME
     for link in idle:
         link.close()
     with pytest.raises(ValueError, match="413"):
-        transport.call(far.url, "enqueue", [NAME, "mail", "x" * 2000])
+        client.call(far.url, "enqueue", [NAME, "mail", "x" * 2000])
+
+
+@pytest.mark.system
+def test_only_the_queues_of_a_list_are_filled(root: Path, daemon: Callable[..., Daemon]) -> None:
+    fsq.install("open")
+    fsq.install("private", is_triggered=True)
+    far = daemon("--queue", "open", "-q", "mail")
+    for queue in ("open", "mail"):
+        assert client.call(far.url, "enqueue", [NAME, queue, "x"]) == NAME
+    for method, params in (
+        ("enqueue", [NAME, "private", "x"]),
+        ("enqueue", {"id": NAME, "queue": "private", "data": "x"}),
+        ("trigger_pull", ["private", True]),
+        ("is_down", ["private"]),
+    ):
+        with pytest.raises(ValueError, match="queue must be one that this server takes items for, got 'private'"):
+            client.call(far.url, method, params)
+    assert os.listdir(root / "private/queue") == []
+    assert client.call(far.url, "system.methodSignature", ["enqueue"]) == ["id", "queue", "data"]
+    refused = programs.run("jsonrpcd", "--queue", "../mail", str(free_port()))
+    assert (refused.returncode, b"--queue: illegal name: '../mail'" in refused.stderr) == (100, True)
+
+
+@pytest.mark.system
+def test_bodies_that_are_not_finished_have_a_limit_together(root: Path, daemon: Callable[..., Daemon]) -> None:
+    far = daemon("-w", "1", "--max-bytes", "1000000", "--max-total-bytes", "3000000")
+    half = json_request(1_000_000)[:-100_000]
+    links = [socket.create_connection(("127.0.0.1", far.port), timeout=30) for _ in range(6)]
+    for link in links:
+        link.sendall(half)
+    # Three bodies of 900,000 bytes fit, and no fourth.
+    refused = wait_until(lambda: len(found := select.select(links, [], [], 0)[0]) == 3 and found)
+    for link in refused:
+        assert link.recv(100).startswith(b"HTTP/1.1 503 Service Unavailable")
+    for link in links:
+        link.close()
+    wait_until(lambda: far.status(json_request(1_000_000)) == 200)
+    wrong = programs.run("jsonrpcd", "-w", "4", "--max-bytes", "1000", "--max-total-bytes", "3999", str(free_port()))
+    assert wrong.returncode == 100
+    assert b"must be at least --workers times --max-bytes (4000), got 3999" in wrong.stderr
+
+
+def json_request(length: int) -> bytes:
+    head = "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {length}\r\n\r\n".encode() + b" " * (length - 2) + b"{}"
+
+
+@pytest.mark.system
+def test_a_name_for_loopback_that_leads_elsewhere_needs_a_token(queue: str, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("0.0.0.0 localhost\n")
+    command = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+    argv = ["unshare", "-m", "sh", "-c", command, "sh", _python(), "-m", "penstock.cli.fsq", "jsonrpcd", "localhost"]
+    if subprocess.run([*argv[:4], f"mount --bind {hosts} /etc/hosts"], capture_output=True, check=False).returncode:
+        pytest.skip("this user can't mount another /etc/hosts")
+    process = subprocess.Popen([*argv, str(free_port())], env=programs.environment(), stderr=subprocess.PIPE)
+    try:
+        _, said = process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        _, said = process.communicate()
+    assert (process.returncode, b"token is needed" in said) == (100, True), said
 
 
 def workers_of(process: subprocess.Popen[bytes]) -> set[int]:
@@ -392,7 +454,7 @@ def test_workers_are_replaced_and_end_with_their_parent(root: Path, daemon: Call
     middle = workers_of(far.process)
     far.process.send_signal(signal.SIGHUP)
     wait_until(lambda: len(workers_of(far.process) - middle) == 2)
-    assert transport.call(far.url, "api_version", []) == "1.0"
+    assert client.call(far.url, "api_version", []) == "1.0"
     last = workers_of(far.process)
     far.process.send_signal(signal.SIGTERM)
     assert far.process.wait(programs.SECONDS_MAX) == 0
@@ -402,8 +464,8 @@ def test_workers_are_replaced_and_end_with_their_parent(root: Path, daemon: Call
 
 
 def test_a_reply_of_the_original_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert transport._result(b'{"result": "x", "error": null, "id": 1}') == "x"
-    assert transport._result(b'{"jsonrpc": "2.0", "result": null, "id": 1}') is None
+    assert client._result(b'{"result": "x", "error": null, "id": 1}') == "x"
+    assert client._result(b'{"jsonrpc": "2.0", "result": null, "id": 1}') is None
     for bad in (b"{}", b"[]", b'{"result": 1, "error": {"message": "no"}}', b'{"error": "no"}', b"[" * 100_000):
         with pytest.raises(ValueError, match=r"no|JSON"):
-            transport._result(bad)
+            client._result(bad)

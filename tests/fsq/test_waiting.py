@@ -87,7 +87,7 @@ def test_an_up_ends_a_wait(waiter: Waiter, queue: str) -> None:
 
 
 def test_a_redriven_item_ends_a_wait(waiter: Waiter, root: Path, queue: str) -> None:
-    from penstock.fsq.tending import redrive
+    from penstock.fsq.redrive import redrive
 
     name = fsq.senqueue(queue, "")
     with fsq.FSQWorkItem(queue, name) as item:

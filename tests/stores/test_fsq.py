@@ -14,8 +14,8 @@ import pytest
 from penstock import Push, fsq
 from penstock.errors import BadPayload, BadUrl, CallerError, StoreError
 from penstock.fsq import auditing, constants, inspecting, path, waiting
-from penstock.fsq.aside import Aside
 from penstock.fsq.names import parse
+from penstock.fsq.reserved import ReservedArea
 from penstock.fsq.snapshot import Snapshot
 from penstock.fsq.waiting import Waiter
 from penstock.job import JobState, NewJob
@@ -510,7 +510,7 @@ def test_repair_brings_back_what_is_over_and_removes_what_is_left(root: Path, qu
     held = queue.reserve(0, lease=9 * LEASE)
     queue.push("later", delay=LEASE)
     queue.push("much later", delay=9 * LEASE)
-    aside = Aside(str(root / "mail"))
+    aside = ReservedArea(str(root / "mail"))
     aside.make(aside.new_lease(1))
     aside.make(aside.new_lease(1, "0" * 32))
     found = [finding.kind for finding in auditing.audit("mail")]

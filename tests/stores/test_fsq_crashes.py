@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from penstock.fsq import auditing, constants, files
-from penstock.fsq.aside import KEY_FILE, key_name
 from penstock.fsq.names import parse
+from penstock.fsq.reserved import KEY_FILE, key_name
 from penstock.queues import blocking
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
 from tests.fsq.crash_walk import walk

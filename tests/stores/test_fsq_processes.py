@@ -24,7 +24,7 @@ from penstock import fsq
 from penstock.errors import OutcomeUnknown, PartlyAdded, StoreError
 from penstock.fsq import auditing, constants, files
 from penstock.fsq.names import parse
-from penstock.fsq.returning import bring_back
+from penstock.fsq.reserved import bring_back
 from penstock.queues import blocking
 from penstock.queues.stores.fsq import moving
 from tests.fsq import original, programs, small_disk

@@ -6,12 +6,12 @@ import re
 import shutil
 import sys
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from penstock import fsq
 from penstock.cli.fsq_call import TMP, BadValue, Call, UsageError
-from penstock.fsq import auditing, inspecting, tending
+from penstock.fsq import auditing, inspecting
+from penstock.fsq import redrive as redriving
 
 AGE = re.compile(r"([0-9]+)([smhd]?)")
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -82,24 +82,23 @@ def show(call: Call) -> int:
     queue = call.words[0]
     for item_id in call.words[1:]:
         item = inspecting.find(queue, item_id, call.value("host"))
-        path = Path(inspecting.content(queue, item))
         if call.has("data"):
-            with path.open("rb") as data:
+            with inspecting.content(queue, item) as data:
                 shutil.copyfileobj(data, sys.stdout.buffer)
         elif call.has("json"):
             _dump({"queue": queue, **item.as_dict()})
         else:
-            _show(item, path)
+            _show(queue, item)
     return 0
 
 
-def _show(item: inspecting.Entry, path: Path) -> None:
+def _show(queue: str, item: inspecting.Entry) -> None:
     for name, value in item.as_dict().items():
         if value is not None and value != []:
             text = " ".join(map(repr, value)) if isinstance(value, list) else _printable(str(value))
             print(f"{name.replace('_', ' ') + ':':<14}{text}")
     if item.size and not item.error:
-        with path.open("rb") as data:
+        with inspecting.content(queue, item) as data:
             start = data.read(PREVIEW_BYTES)
         print(f"{'data:':<14}{_printable(os.fsdecode(start))}{' ...' if item.size > PREVIEW_BYTES else ''}")
 
@@ -129,7 +128,7 @@ def redrive(call: Call) -> int:
     if not call.words or (len(call.words) == 1) != call.has("all"):
         raise UsageError
     counting = Counting(call)
-    new_ids = tending.redrive(
+    new_ids = redriving.redrive(
         call.words[0],
         call.words[1:] or None,
         place=call.value("place") or "fail",
@@ -155,7 +154,7 @@ def purge(call: Call) -> int:
     place = call.value("place") or "done"
     counting = Counting(call)
     for queue in call.words:
-        count = tending.purge(queue, place, age, call.value("host"), call.has("dry-run"), counting)
+        count = redriving.purge(queue, place, age, call.value("host"), call.has("dry-run"), counting)
         counting.clear()
         if call.has("json"):
             _dump({"queue": queue, "place": place, "removed": count, "dry_run": call.has("dry-run")})

@@ -228,7 +228,15 @@ COMMANDS: dict[str, Command] = {
             VERBOSE,
             Flag("w", "workers", "COUNT", "How many processes serve (default 5)."),
             Flag("", "token-file", "FILE", "The token is the first line of this file."),
+            Flag("q", "queue", "NAME", "Take items for this queue only; may be given several times (default all)."),
             Flag("", "max-bytes", "BYTES", "The largest request (default 67108864)."),
+            Flag(
+                "",
+                "max-total-bytes",
+                "BYTES",
+                "What all requests that are being received may hold together (default 536870912, and at least --workers"
+                " times --max-bytes). A request beyond it is answered with 503.",
+            ),
         ),
     ),
     "list": Command(

@@ -16,8 +16,21 @@ stands in files.py, what to a worker in attempts.py.
 """
 
 from penstock.fsq import constants, path, remote
-from penstock.fsq.completing import done, fail, fail_perm, fail_tmp, retry, success
 from penstock.fsq.constants import const, set_const
+from penstock.fsq.control import (
+    down,
+    down_host,
+    host_is_down,
+    host_trigger,
+    host_trigger_pull,
+    host_untrigger,
+    is_down,
+    trigger,
+    trigger_pull,
+    untrigger,
+    up,
+    up_host,
+)
 from penstock.fsq.distributing import distribute, fork_exec_items
 from penstock.fsq.enqueueing import NewItem, enqueue, enqueue_many, senqueue, venqueue, vsenqueue
 from penstock.fsq.errors import (
@@ -45,15 +58,13 @@ from penstock.fsq.errors import (
     FSQTTLExpiredError,
     FSQWorkItemError,
 )
-from penstock.fsq.gates import down, down_host, host_is_down, is_down, up, up_host
 from penstock.fsq.installing import hosts, install, install_host, queues, uninstall, uninstall_host
-from penstock.fsq.items import FSQWorkItem
+from penstock.fsq.items import FSQWorkItem, done, fail, fail_perm, fail_tmp, retry, success
 from penstock.fsq.names import construct, decode, deconstruct, encode
 from penstock.fsq.ratelimit import RatelimitedIterator, ratelimited
 from penstock.fsq.reenqueueing import reenqueue, sreenqueue, vreenqueue, vsreenqueue
 from penstock.fsq.remote import push, remote_trigger_pull
 from penstock.fsq.scanning import FSQScanGenerator, scan, scan_forever
-from penstock.fsq.triggers import host_trigger, host_trigger_pull, host_untrigger, trigger, trigger_pull, untrigger
 
 __all__ = [
     "FSQCannotLockError",

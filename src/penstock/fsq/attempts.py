@@ -13,15 +13,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 
-from penstock.fsq import path
+from penstock.fsq import files, path
 from penstock.fsq.constants import number_of
 
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _RECORD_MODE = 0o660  # the directory, which is like the queue's others, decides who gets there
 # What keeps us from taking notes, but should keep nobody from working.
 _BEARABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENOTDIR})
+# Something else lies where the note should be: a link, a FIFO, a directory, a file with other names.
+_BEARABLE |= {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EMLINK}
 
 
 def begin(queue: str, item_id: str, host: str | None) -> int:
@@ -37,12 +38,12 @@ def begin(queue: str, item_id: str, host: str | None) -> int:
 def _begin(queue: str, item_id: str, host: str | None) -> int:
     record = f"{path.attempts(queue, host)}/{path.valid_name(item_id)}"
     try:
-        fd = os.open(record, _APPEND, number_of("FSQ_ITEM_MODE"))
+        fd, status = files.open_own(record, _APPEND, number_of("FSQ_ITEM_MODE"))
     except FileNotFoundError:
         _make_directory(path.attempts(queue, host), path.base(queue, host))
-        fd = os.open(record, _APPEND, number_of("FSQ_ITEM_MODE"))
+        fd, status = files.open_own(record, _APPEND, number_of("FSQ_ITEM_MODE"))
     try:
-        lost = os.fstat(fd).st_size
+        lost = status.st_size
         if not lost:
             # Scanners of one group may be several users, and each must be able to count on.
             with contextlib.suppress(PermissionError):
@@ -56,8 +57,7 @@ def _begin(queue: str, item_id: str, host: str | None) -> int:
 def _make_directory(directory: str, parent: str) -> None:
     """Make it like the queue's own directories."""
     with contextlib.suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-        os.chmod(directory, stat.S_IMODE(os.stat(parent).st_mode))
+        files.disk.make_directory(directory, files.mode_of_directory(parent))
 
 
 def end(queue: str, item_id: str, host: str | None, lost: int = 0) -> None:
@@ -65,14 +65,18 @@ def end(queue: str, item_id: str, host: str | None, lost: int = 0) -> None:
     record = f"{path.attempts(queue, host)}/{path.valid_name(item_id)}"
     with contextlib.suppress(OSError):
         if lost:
-            os.truncate(record, lost)
+            fd = files.open_own(record, os.O_WRONLY).fd
+            try:
+                os.ftruncate(fd, lost)
+            finally:
+                os.close(fd)
         else:
-            os.unlink(record)
+            files.remove_if_there(record)
 
 
 def lost(queue: str, item_id: str, host: str | None = None) -> int:
     """Tell how many tries of an item have no outcome; one that is under way is among them."""
     try:
-        return os.stat(f"{path.attempts(queue, host)}/{path.valid_name(item_id)}").st_size
+        return files.status(f"{path.attempts(queue, host)}/{path.valid_name(item_id)}").st_size
     except OSError:
         return 0

@@ -4,12 +4,12 @@
     half-linked     a file in `tmp` that is in `queue` or beyond already: the last step was missing      removed
     completed       an item that is in `queue` and in `done` or `fail`: a power failure in between       out of `queue`
     unreadable      a name in `queue` that is no item's                                                  to `fail`
-    stray           something that is no regular file                                                    only told
+    stray           a directory that is a link or another owner's; an item that isn't a regular file     only told
     mode            an item that is more open than FSQ_ITEM_MODE, or that its owner can't read           changed
     directory-mode  a directory with another mode than the queue's own                                   changed
     attempt         a note of an attempt at an item that is gone                                         removed
     missing         a directory of the four that isn't there                                             made
-    lease-over      an item of the queue library (aside.py) whose lease or claim is over                 put back
+    lease-over      an item of the queue library (reserved.py) whose lease or claim is over                 put back
     due             an item that was set aside for later, and its time has come                          into `queue`
     leftover        an empty directory of a lease that is over, or a claim that was never made           removed
 
@@ -27,15 +27,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from penstock.fsq import files, path, returning
-from penstock.fsq.aside import KEY_FILE, Aside, leases_in, listed, readable
+from penstock.fsq import files, path, reserved
 from penstock.fsq.constants import number_of
+from penstock.fsq.directory import directory, listing_of
 from penstock.fsq.errors import FSQConfigError, FSQError, FSQWorkItemError, as_error, describe
-from penstock.fsq.inspecting import PLACES, PROGRESS_ITEMS, Progress, host_names, place_of, unseen
+from penstock.fsq.inspecting import PROGRESS_ITEMS, Progress, host_names, place_of, unseen
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.names import parse
+from penstock.fsq.owners import LEAVE, Owner
+from penstock.fsq.reserved import KEY_FILE, ReservedArea, leases_in, listed, readable
 
 OLD_SECONDS = 3600.0  # how long a file in `tmp` may be unchanged: a slow writer is no litter
+# A second name in `tmp`, then one in `queue`, goes before the mode of the file is changed: see `files.set_mode`.
+ORDER = ("tmp", "queue", "done", "fail")
 KINDS = (
     "tmp-litter",
     "half-linked",
@@ -69,20 +73,26 @@ class Finding:
 def audit(queue: str, older_seconds: float = OLD_SECONDS, progress: Progress = unseen) -> Iterator[Finding]:
     """Look through a queue and its hosts."""
     with as_error(FSQConfigError, f"there is no queue {queue}: {path.base(queue)}"):
-        os.stat(path.base(queue))
+        directory(path.base(queue))
     numbers = count(1)  # of the items that were looked at
-    for host in (None, *host_names(queue)):
-        missing = [place for place in PLACES if not os.path.isdir(place_of(place, queue, host))]
-        yield from _directories(queue, host, missing)
-        for place in PLACES:
-            if place not in missing:
-                for found in _Place(queue, host, place, older_seconds).findings():
-                    number = next(numbers)
-                    if not number % PROGRESS_ITEMS:
-                        progress(number)
-                    yield from found
+    try:
+        hosts = host_names(queue)
+    except FSQError as error:
+        hosts = []
+        yield Finding("stray", path.hosts(queue), describe(error))
+    for host in (None, *hosts):
+        found = {place: _directory(queue, host, place) for place in ORDER}
+        yield from (finding for finding in found.values() if finding is not None)
+        for place, finding in found.items():
+            if finding is not None and finding.kind != "directory-mode":
+                continue
+            for findings in _Place(queue, host, place, older_seconds).findings():
+                number = next(numbers)
+                if not number % PROGRESS_ITEMS:
+                    progress(number)
+                yield from findings
         yield from _attempts(queue, host)
-        yield from _set_aside(Aside(path.base(queue, host)), time.time_ns() // 1_000_000)
+        yield from _set_aside(ReservedArea(path.base(queue, host)), time.time_ns() // 1_000_000)
 
 
 def repair(
@@ -101,47 +111,69 @@ def repair(
             yield finding, None
 
 
-def _directories(queue: str, host: str | None, missing: list[str]) -> Iterator[Finding]:
-    base = path.base(queue, host)
-    wanted = stat.S_IMODE(os.stat(base).st_mode)
-    for place in PLACES:
-        where = place_of(place, queue, host)
-        if place in missing:
-            yield Finding("missing", where, "there is no such directory", partial(_make, where, wanted))
-            continue
-        mode = stat.S_IMODE(os.stat(where).st_mode)
-        if mode != wanted:
-            text = f"its mode is {mode:04o}, the queue's is {wanted:04o}"
-            yield Finding("directory-mode", where, text, partial(os.chmod, where, wanted))
+def _directory(queue: str, host: str | None, place: str) -> Finding | None:
+    """What is wrong with one of the four directories."""
+    base, where = path.base(queue, host), place_of(place, queue, host)
+    try:
+        mode = files.mode_of_directory(where)
+    except FileNotFoundError:
+        return Finding("missing", where, "there is no such directory", partial(_make, where, base))
+    except OSError as error:
+        return Finding("stray", where, describe(error))
+    wanted = files.mode_of_directory(base)
+    if mode == wanted:
+        return None
+    text = f"its mode is {mode:04o}, the queue's is {wanted:04o}"
+    return Finding("directory-mode", where, text, partial(files.set_mode, where, wanted))
 
 
-def _make(where: str, mode: int) -> None:
-    os.mkdir(where, 0o700)
-    os.chmod(where, mode)
+def _make(where: str, base: str) -> None:
+    """Make a directory like the queue's own; nothing is left if its owner can't be the queue's."""
+    files.disk.make_directory(where, 0o700)
+    try:
+        owner = Owner(directory(base).owner, LEAVE)
+        if owner.uid != os.geteuid():
+            with listing_of(where) as fd:
+                files.own(fd, owner)
+        files.set_mode(where, files.mode_of_directory(base))
+    except BaseException:
+        files.disk.remove_directory(where)
+        raise
 
 
 def _attempts(queue: str, host: str | None) -> Iterator[Finding]:
-    directory = path.attempts(queue, host)
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(directory):
-            if files.identity(path.item(queue, name, host)) is None:
-                where = f"{directory}/{name}"
-                yield Finding("attempt", where, "the item is gone", partial(_remove, where))
+    notes = path.attempts(queue, host)
+    try:
+        names = files.names(notes)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Finding("stray", notes, describe(error))
+        return
+    for name in names:
+        if files.identity(path.item(queue, name, host)) is None:
+            where = f"{notes}/{name}"
+            yield Finding("attempt", where, "the item is gone", partial(_remove, where))
 
 
-def _set_aside(aside: Aside, now_ms: int) -> Iterator[Finding]:
+def _set_aside(area: ReservedArea, now_ms: int) -> Iterator[Finding]:
     """What is set aside and should be back."""
-    for lease in sorted(aside.leases()):
+    try:
+        area.is_there()
+    except OSError as error:
+        yield Finding("stray", area.side, describe(error))
+        return
+    for lease in sorted(area.leases()):
         if lease.until_ms <= now_ms:
             text = f"its lease ended {(now_ms - lease.until_ms) // 1000} s ago"
-            yield from _late("lease-over", lease.path, text, partial(returning.end_leases, aside, [lease]))
-    for parked in sorted(aside.parked()):
+            yield from _late("lease-over", lease.path, text, partial(reserved.end_leases, area, [lease]))
+    for parked in sorted(area.parked()):
         if parked.mature_ms <= now_ms:
             text = f"its time came {(now_ms - parked.mature_ms) // 1000} s ago"
-            yield from _late("due", parked.path, text, partial(returning.unpark, aside, [parked]))
-    for key in listed(aside.claim):
-        where = f"{aside.claim}/{key}"
-        if os.path.isdir(where) and not os.path.lexists(f"{where}/{KEY_FILE}"):
+            yield from _late("due", parked.path, text, partial(reserved.unpark, area, [parked]))
+    for key in listed(area.claim):
+        where = f"{area.claim}/{key}"
+        if files.is_directory(where) and not files.exists(f"{where}/{KEY_FILE}"):
             if all(lease.until_ms <= now_ms for lease in leases_in(where, listed(where))):
                 yield Finding("leftover", where, "the claim was never made", partial(_remove_claim, where))
 
@@ -166,8 +198,8 @@ def _remove_claim(where: str) -> None:
     """Remove what is left of a claim; what still has items in it stays."""
     for name in listed(where):
         with contextlib.suppress(OSError):
-            os.rmdir(f"{where}/{name}")
-    os.rmdir(where)
+            files.disk.remove_directory(f"{where}/{name}")
+    files.disk.remove_directory(where)
 
 
 class _Place:
@@ -182,18 +214,18 @@ class _Place:
 
     def findings(self) -> Iterator[Iterator[Finding]]:
         """What is wrong with each of its files."""
-        directory = place_of(self._place, self._queue, self._host)
-        with os.scandir(directory) as entries:
+        where = place_of(self._place, self._queue, self._host)
+        with files.entries(where) as entries:
             for entry in entries:
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                yield self._look(entry.name, f"{directory}/{entry.name}", status)
+                yield self._look(entry.name, f"{where}/{entry.name}", status)
 
     def _look(self, name: str, where: str, status: os.stat_result) -> Iterator[Finding]:
         if not stat.S_ISREG(status.st_mode):
-            yield Finding("stray", where, "it is no regular file")
+            yield Finding("stray", where, f"an item must be a regular file, got {files.kind_of(status)}")
             return
         if self._place == "tmp":
             yield from self._look_at_draft(where, status)
@@ -211,7 +243,7 @@ class _Place:
         mode = stat.S_IMODE(status.st_mode)
         if mode & ~self._item_mode or not mode & stat.S_IRUSR:
             text = f"its mode is {mode:04o}, items have {self._item_mode:04o}"
-            yield Finding("mode", where, text, partial(os.chmod, where, self._item_mode))
+            yield Finding("mode", where, text, partial(files.set_mode, where, self._item_mode))
 
     def _look_at_draft(self, where: str, status: os.stat_result) -> Iterator[Finding]:
         age = time.time() - max(status.st_mtime, status.st_ctime)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from penstock.fsq import installing
 from penstock.fsq.constants import number_of
+from penstock.fsq.control import host_trigger_pull
 from penstock.fsq.engine import Engine, Job, to_stderr
 from penstock.fsq.errors import FSQDownError, FSQError, FSQWorkItemError, describe
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.reenqueueing import vreenqueue
 from penstock.fsq.scanning import scan
-from penstock.fsq.triggers import host_trigger_pull
 
 
 def distribute(

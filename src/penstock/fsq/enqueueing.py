@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 
 from penstock.fsq import files, path
 from penstock.fsq.constants import coerce_text, text_of
+from penstock.fsq.directory import Session
 from penstock.fsq.errors import FSQCoerceError, FSQEncodeError, FSQEnqueueError, as_error
 from penstock.fsq.names import fresh_name
 from penstock.fsq.owners import Who, mode, owner
@@ -218,7 +219,7 @@ def vsenqueue(
 ) -> str:
     """Put a text or bytes into a queue, with a list of arguments; give the item's name."""
     data = data_of(string, charset)
-    with NewItem(queue, args, user=user, group=group, mode=mode) as item:
+    with Session(), NewItem(queue, args, user=user, group=group, mode=mode) as item:
         item.write(data)
         return item.commit()
 
@@ -254,7 +255,8 @@ def enqueue_many(
             drafts.append(draft)
             draft.write(data_of(string))
             draft.seal()
-        names = [draft.publish() for draft in drafts]
+        with Session():
+            names = [draft.publish() for draft in drafts]
     except BaseException:
         for draft in drafts:
             draft.abort()

@@ -130,6 +130,10 @@ class FSQRemoteTriggerError(FSQError):
     """The trigger of the other machine was not pulled, as far as we know."""
 
 
+class Refused(OSError):
+    """Something in a queue that nobody should work on or through: a link, a file with other names, another owner's."""
+
+
 @contextmanager
 def as_error(kind: type[FSQError], what: str) -> Iterator[None]:
     """Turn the system's errors into one of ours that says what was tried; ours pass."""
@@ -139,7 +143,8 @@ def as_error(kind: type[FSQError], what: str) -> Iterator[None]:
         raise
     except OSError as error:
         number = error.errno or 0
-        raise kind(number, f"{what}: {os.strerror(number) if number else error}") from error
+        text = os.strerror(number) if number and not isinstance(error, Refused) else describe(error)
+        raise kind(number, f"{what}: {text}") from error
 
 
 def describe(error: BaseException) -> str:

@@ -15,21 +15,46 @@ With FSQ_SYNC=0 nothing is synced.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
+from collections.abc import Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 from penstock.fsq.constants import number_of
+from penstock.fsq.directory import changed, current, listing_of, parent, renamed
+from penstock.fsq.directory import directory as directory_at
+from penstock.fsq.errors import Refused
 from penstock.fsq.owners import Owner
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+# Never follow a link out of a queue, and never wait for the other end of a FIFO that lies there.
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+NOTE_BYTES_MAX = 1 << 20  # of a file of ours: counters, a key, a number
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFREG: "a regular file",
+}
 
 
 class Disk:
-    """The real one."""
+    """The real one. Each path is opened by its directory (directory.py), so links in it are refused.
+
+    The system's errors know the last name only, so they are given the whole path.
+    """
 
     def create(self, path: str, mode: int) -> int:
-        """Make a file that must not be there yet, and give its descriptor; the umask applies."""
-        return os.open(path, CREATE, mode)
+        """Make a file that must not be there yet, and return its descriptor; the umask applies."""
+        where, name = parent(path)
+        try:
+            return os.open(name, CREATE, mode, dir_fd=where.fd)
+        except OSError as error:
+            error.filename = path
+            raise
 
     def write(self, fd: int, data: bytes | memoryview) -> None:
         """Append all of the data."""
@@ -43,39 +68,66 @@ class Disk:
             os.fsync(fd)
 
     def close(self, fd: int) -> None:
-        """Let go of a file."""
+        """Close a file."""
         os.close(fd)
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name, which must not be there yet."""
-        os.link(source, target, follow_symlinks=False)
+        """Add a second name of a file, which must not be there yet."""
+        above, name = parent(source)
+        to, new_name = parent(target)
+        try:
+            os.link(name, new_name, src_dir_fd=above.fd, dst_dir_fd=to.fd, follow_symlinks=False)
+        except OSError as error:
+            error.filename, error.filename2 = source, target
+            raise
 
     def unlink(self, path: str) -> None:
-        """Take a name away."""
-        os.unlink(path)
+        """Remove a name."""
+        where, name = parent(path)
+        try:
+            os.unlink(name, dir_fd=where.fd)
+        except OSError as error:
+            error.filename = path
+            raise
 
     def rename(self, source: str, target: str) -> None:
         """Change a file's name; a file that has the new name is replaced."""
-        os.rename(source, target)
+        above, name = parent(source)
+        to, new_name = parent(target)
+        try:
+            os.rename(name, new_name, src_dir_fd=above.fd, dst_dir_fd=to.fd)
+            renamed(source, target)
+        except OSError as error:
+            error.filename, error.filename2 = source, target
+            raise
 
     def make_directory(self, path: str, mode: int) -> None:
         """Make a directory that must not be there yet, with exactly this mode."""
-        os.mkdir(path, 0o700)
-        os.chmod(path, mode)
+        where, name = parent(path)
+        try:
+            os.mkdir(name, 0o700, dir_fd=where.fd)
+            changed(path)
+        except OSError as error:
+            error.filename = path
+            raise
+        with listing_of(path) as fd:
+            os.fchmod(fd, mode)
 
     def remove_directory(self, path: str) -> None:
         """Remove a directory that is empty."""
-        os.rmdir(path)
+        where, name = parent(path)
+        try:
+            os.rmdir(name, dir_fd=where.fd)
+            changed(path)
+        except OSError as error:
+            error.filename = path
+            raise
 
     def sync_directory(self, path: str) -> None:
         """Return when the names in a directory are on the disk."""
-        if not number_of("FSQ_SYNC"):
-            return
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if number_of("FSQ_SYNC"):
+            with listing_of(path) as fd:
+                os.fsync(fd)
 
 
 disk = Disk()
@@ -88,7 +140,7 @@ def own(fd: int, owner: Owner) -> None:
 
 
 def remove_if_there(path: str) -> bool:
-    """Take a name away; tell whether it was there."""
+    """Remove a name; return whether it was there."""
     try:
         disk.unlink(path)
     except FileNotFoundError:
@@ -96,13 +148,138 @@ def remove_if_there(path: str) -> bool:
     return True
 
 
+def status(path: str) -> os.stat_result:
+    """Return what a path leads to; a link as itself."""
+    where, name = parent(path)
+    return os.stat(name, dir_fd=where.fd, follow_symlinks=False)
+
+
 def identity(path: str) -> tuple[int, int] | None:
-    """Tell which file a path leads to, links not followed; nothing if to none."""
+    """Return which file a path leads to, links not followed; None if there is none."""
     try:
-        status = os.lstat(path)
+        found = status(path)
     except FileNotFoundError:
         return None
-    return status.st_dev, status.st_ino
+    return found.st_dev, found.st_ino
+
+
+def exists(path: str) -> bool:
+    """Whether there is something at a path, a link that leads nowhere included."""
+    try:
+        status(path)
+    except Refused:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def is_directory(path: str) -> bool:
+    """Whether a directory is there. Refused if it is a link, or of another owner than the queue."""
+    try:
+        current(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def mode_of_directory(path: str) -> int:
+    """Return the mode of a directory."""
+    return stat.S_IMODE(os.fstat(directory_at(path).fd).st_mode)
+
+
+def names(path: str) -> list[str]:
+    """Return the names in a directory."""
+    with listing_of(path) as fd:
+        return os.listdir(fd)
+
+
+@contextlib.contextmanager
+def entries(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """Go through a directory; the entries know their names only."""
+    with listing_of(path) as fd, os.scandir(fd) as found:
+        yield found
+
+
+class Opened(NamedTuple):
+    """An open file, and what it was when it was opened."""
+
+    fd: int
+    status: os.stat_result
+
+
+def open_file(path: str, flags: int, mode: int = 0) -> Opened:
+    """Open a file that others may have put there; Refused if it isn't a regular file."""
+    where, name = parent(path)
+    try:
+        fd = os.open(name, flags | _SAFE, mode, dir_fd=where.fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a FIFO that nobody reads, a socket
+            raise _not_regular(path, status(path)) from error
+        error.filename = path
+        raise
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise _not_regular(path, found)
+    return Opened(fd, found)
+
+
+def _not_regular(path: str, found: os.stat_result) -> Refused:
+    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    return Refused(number, f"{path} must be a regular file, got {kind_of(found)}")
+
+
+def kind_of(found: os.stat_result) -> str:
+    """Return what something is, for a message."""
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+
+
+def open_own(path: str, flags: int, mode: int = 0) -> Opened:
+    """Open a regular file in order to change it: one with a second name may be somebody else's, and is refused."""
+    opened = open_file(path, flags, mode)
+    try:
+        _check_single(path, opened.status)
+    except OSError:
+        os.close(opened.fd)
+        raise
+    return opened
+
+
+def _check_single(path: str, found: os.stat_result) -> None:
+    if found.st_nlink > 1:
+        raise Refused(errno.EMLINK, f"{path} must be a file with one name, got one with {found.st_nlink}")
+
+
+def read_note(path: str) -> bytes:
+    """Return the content of a small file of ours."""
+    fd, found = open_file(path, os.O_RDONLY)
+    try:
+        return os.read(fd, min(found.st_size, NOTE_BYTES_MAX))
+    finally:
+        os.close(fd)
+
+
+def set_mode(path: str, mode: int, owner: Owner | None = None) -> None:
+    """Change the mode, and the owner, of a regular file, a FIFO or a directory, and of nothing that has other names."""
+    where, name = parent(path)
+    fd = os.open(name, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | _SAFE, dir_fd=where.fd)
+    try:
+        found = os.fstat(fd)
+        if stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFDIR):
+            raise Refused(errno.EINVAL, f"{path} must be a file of the queue, got {kind_of(found)}")
+        if not stat.S_ISDIR(found.st_mode):
+            _check_single(path, found)
+        if owner is not None and owner.is_set:
+            os.chown(_by_descriptor(fd), owner.uid, owner.gid)
+        os.chmod(_by_descriptor(fd), mode)
+    finally:
+        os.close(fd)
+
+
+def _by_descriptor(fd: int) -> int | str:
+    """Return what chmod and chown take for a descriptor that was opened without the right to read."""
+    return f"/proc/self/fd/{fd}" if hasattr(os, "O_PATH") else fd
 
 
 def temporary_name() -> str:

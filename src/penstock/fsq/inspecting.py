@@ -9,12 +9,13 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import IO, Any
 
-from penstock.fsq import attempts, gates, installing, path
-from penstock.fsq.aside import Aside, listed
-from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, as_error, describe
+from penstock.fsq import attempts, control, files, installing, path
+from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, FSQWorkItemError, as_error, describe
+from penstock.fsq.items import open_item
 from penstock.fsq.names import parse
+from penstock.fsq.reserved import ReservedArea, listed
 from penstock.fsq.snapshot import Snapshot
 
 Progress = Callable[[int], None]  # is told how many items were gone through, from time to time
@@ -72,10 +73,10 @@ def entries(queue: str, place: str = "queue", host: str | None = None) -> Iterat
 def entry(queue: str, name: str, place: str = "queue", host: str | None = None) -> Entry:
     """Describe one item; FileNotFoundError if it isn't there."""
     where = f"{place_of(place, queue, host)}/{path.valid_name(name)}"
-    status = os.lstat(where)
+    status = files.status(where)
     seen = Entry(id=name, place=place, host=host, size=status.st_size)
     if not stat.S_ISREG(status.st_mode):
-        seen.error = "it is no regular file"
+        seen.error = f"an item must be a regular file, got {files.kind_of(status)}"
         return seen
     try:
         parsed = parse(name)
@@ -99,33 +100,35 @@ def find(queue: str, name: str, host: str | None = None) -> Entry:
     raise FSQScanError(errno.ENOENT, f"there is no item {name} in {queue}")
 
 
-def content(queue: str, seen: Entry) -> str:
-    """Give the path of an item's data."""
-    return f"{place_of(seen.place, queue, seen.host)}/{seen.id}"
+def content(queue: str, seen: Entry) -> IO[bytes]:
+    """Open an item's data; FSQWorkItemError if it isn't a regular file."""
+    where = f"{place_of(seen.place, queue, seen.host)}/{seen.id}"
+    with as_error(FSQWorkItemError, f"cannot open {where}"):
+        return os.fdopen(open_item(where), "rb")
 
 
 def stats(queue: str, host: str | None = None) -> dict[str, Any]:
     """Count what is in a queue, and tell how it is."""
-    counts: dict[str, Any] = {"queue": queue, "host": host, "down": gates.is_down(queue, host)}
+    counts: dict[str, Any] = {"queue": queue, "host": host, "down": control.is_down(queue, host)}
     for place in PLACES:
         with (
             as_error(FSQScanError, f"cannot list {place} of {queue}"),
-            os.scandir(place_of(place, queue, host)) as all_,
+            files.entries(place_of(place, queue, host)) as all_,
         ):
             counts[f"{place}_items"] = sum(1 for _ in all_)
-    counts["aside_items"] = _set_aside(Aside(path.base(queue, host)))
+    counts["aside_items"] = _set_aside(ReservedArea(path.base(queue, host)))
     counts["oldest_seconds"] = _oldest_seconds(queue, host)
     if host is None:
         with contextlib.suppress(OSError):
-            counts["trigger"] = stat.S_ISFIFO(os.lstat(path.trigger(queue)).st_mode)
+            counts["trigger"] = stat.S_ISFIFO(files.status(path.trigger(queue)).st_mode)
         counts.setdefault("trigger", False)
         counts["hosts"] = host_names(queue)
     return counts
 
 
-def _set_aside(aside: Aside) -> int:
+def _set_aside(area: ReservedArea) -> int:
     """What workers of the queue library have, and what waits for its time."""
-    return sum(len(listed(place.path)) for places in (aside.leases(), aside.parked()) for place in places)
+    return sum(len(listed(place.path)) for places in (area.leases(), area.parked()) for place in places)
 
 
 def _oldest_seconds(queue: str, host: str | None) -> int | None:

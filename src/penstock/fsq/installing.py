@@ -10,16 +10,15 @@ import contextlib
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.fsq import files, path
 from penstock.fsq.constants import number_of, text_of
+from penstock.fsq.control import down, put_down_file, put_fifo
+from penstock.fsq.directory import listing_of, parent
 from penstock.fsq.errors import FSQHostsError, FSQInstallError, FSQPathError, as_error
-from penstock.fsq.gates import down, put_down_file
 from penstock.fsq.owners import Owner, Who, mode, owner
-from penstock.fsq.triggers import put_fifo
 
 
 class _Look(NamedTuple):
@@ -56,7 +55,7 @@ def install(
             put_down_file(f"{draft}/{path.valid_name(text_of('FSQ_DOWN'))}", look.item_owner, look.item_mode)
         if is_triggered:
             put_fifo(f"{draft}/{path.valid_name(text_of('FSQ_TRIGGER'))}", look.item_owner, look.item_mode)
-        os.rename(draft, path.base(name))
+        files.disk.rename(draft, path.base(name))
         files.disk.sync_directory(root)
     if host_names is not None:
         _install_hosts(name, host_names, look, is_down)
@@ -85,7 +84,7 @@ def _install_hosts(queue: str, hosts: list[str], look: _Look, is_down: bool) -> 
     directory = path.hosts(queue)
     with _errors(f"cannot install hosts in {queue}", queue):
         try:
-            os.mkdir(directory, 0o700)
+            files.disk.make_directory(directory, 0o700)
         except FileExistsError:
             pass
         else:
@@ -96,7 +95,7 @@ def _install_hosts(queue: str, hosts: list[str], look: _Look, is_down: bool) -> 
             _furnish(draft, look)
             if is_down:
                 put_down_file(f"{draft}/{path.valid_name(text_of('FSQ_DOWN'))}", look.item_owner, look.item_mode)
-            os.rename(draft, path.base(queue, host))
+            files.disk.rename(draft, path.base(queue, host))
             files.disk.sync_directory(directory)
 
 
@@ -117,37 +116,38 @@ def _remove(queue: str, host: str | None, user: Who, group: Who, item_mode: int 
     label = queue if host is None else f"host {host} of {queue}"
     where = path.base(queue, host)
     with _errors(f"cannot remove {label}", queue):
-        if not os.path.isdir(where):
+        if not files.is_directory(where):
             raise FSQInstallError(errno.ENOENT, f"no such {'queue' if host is None else 'host'}: {host or queue}")
         # Scanners must not begin with what is about to go.
         down(queue, user=user, group=group, mode=item_mode, host=host)
-        parent = os.path.dirname(where)
-        hidden = tempfile.mkdtemp(prefix=f".{(host or queue)[:40]}", dir=parent)
+        above = os.path.dirname(where)
+        hidden = _make_hidden(above, host or queue)
         try:
-            os.rename(where, hidden)
+            files.disk.rename(where, hidden)
         except BaseException:
-            os.rmdir(hidden)
+            files.disk.remove_directory(hidden)
             raise
-        files.disk.sync_directory(parent)
-        shutil.rmtree(hidden)
+        files.disk.sync_directory(above)
+        _remove_tree(hidden)
 
 
 def queues() -> tuple[str, ...]:
     """Give the names of all queues."""
     with as_error(FSQPathError, f"cannot list {text_of('FSQ_ROOT')}"):
-        return tuple(_directories(text_of("FSQ_ROOT")))
+        return tuple(_directories(text_of("FSQ_ROOT"), with_links=True))
 
 
 def hosts(queue: str) -> tuple[str, ...]:
     """Give the names of a queue's hosts; FSQHostsError with ENOENT if it has no directory for them."""
     with as_error(FSQHostsError, f"cannot list the hosts of {queue}"):
-        return tuple(_directories(path.hosts(queue)))
+        return tuple(_directories(path.hosts(queue), with_links=False))
 
 
-def _directories(where: str) -> list[str]:
+def _directories(where: str, with_links: bool) -> list[str]:
     """What is there, without the hidden ones: those are being made or removed."""
-    with os.scandir(where) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+    with files.entries(where) as entries:
+        shown = (entry for entry in entries if not entry.name.startswith("."))
+        return sorted(entry.name for entry in shown if entry.is_dir(follow_symlinks=with_links))
 
 
 def _host_names(hosts: Iterable[str] | None) -> list[str] | None:
@@ -177,30 +177,40 @@ def _look(
 @contextlib.contextmanager
 def _hidden(parent: str, name: str) -> Iterator[str]:
     """A directory to build in; what is left of it at the end is removed."""
-    draft = tempfile.mkdtemp(prefix=f".{name[:40]}", dir=parent)
+    draft = _make_hidden(parent, name)
     try:
         yield draft
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove_tree(draft)
+
+
+def _make_hidden(above: str, name: str) -> str:
+    path = f"{above}/.{name[:40]}{files.temporary_name()[1:]}"
+    files.disk.make_directory(path, 0o700)
+    return path
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory and all in it; a link in it is removed, and not followed."""
+    where, name = parent(path)
+    shutil.rmtree(name, dir_fd=where.fd)
 
 
 def _furnish(directory: str, look: _Look) -> None:
     _dress(directory, look)
     for setting in ("FSQ_TMP", "FSQ_QUEUE", "FSQ_DONE", "FSQ_FAIL"):
         inner = f"{directory}/{path.valid_name(text_of(setting))}"
-        os.mkdir(inner, 0o700)
+        files.disk.make_directory(inner, 0o700)
         _dress(inner, look)
     files.disk.sync_directory(directory)
 
 
 def _dress(directory: str, look: _Look) -> None:
     """Set the owner, then the mode: a change of the owner takes the set-group-id bit away."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with listing_of(directory) as fd:
         files.own(fd, look.queue_owner)
         os.fchmod(fd, look.queue_mode)
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -14,12 +14,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 from datetime import datetime, timedelta
 from typing import IO
 
 from penstock.fsq import attempts, files, path
 from penstock.fsq.constants import const, number_of
+from penstock.fsq.directory import Session
 from penstock.fsq.errors import (
     FSQCannotLockError,
     FSQDoneError,
@@ -28,12 +28,18 @@ from penstock.fsq.errors import (
     FSQMaxTriesError,
     FSQTTLExpiredError,
     FSQWorkItemError,
+    Refused,
     as_error,
 )
 from penstock.fsq.names import ItemName, parse
 
-# Never follow a link out of the queue, and never wait for the other end of a FIFO that lies there.
-OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+def open_item(where: str) -> int:
+    """Open the file of an item; FSQWorkItemError if it isn't a regular file."""
+    try:
+        return files.open_file(where, os.O_RDONLY).fd
+    except Refused as error:
+        raise FSQWorkItemError(error.errno, error.strerror) from error
 
 
 class FSQWorkItem:
@@ -113,7 +119,7 @@ class FSQWorkItem:
             return
         where = path.item(self.queue, self.id, self.host)
         with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
-            fd = os.open(where, OPEN)
+            fd = open_item(where)
         try:
             with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
                 self._hold(fd, where)
@@ -123,20 +129,17 @@ class FSQWorkItem:
         self.item = os.fdopen(fd, "rb")
 
     def _hold(self, fd: int, where: str) -> None:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-            raise FSQWorkItemError(number, f"cannot open item {self.id} of {self.queue}: it is no regular file")
         if self.lock:
             try:
                 lock(fd)
             except FSQCannotLockError as error:
                 raise FSQWorkItemError(error.errno, error.strerror) from error
+            status = os.fstat(fd)
             if files.identity(where) != (status.st_dev, status.st_ino):
                 raise FSQWorkItemError(errno.ENOENT, f"item {self.id} of {self.queue} is finished")
-            if os.fstat(fd).st_nlink > 1 and not self._look:
+            if status.st_nlink > 1 and not self._look:
                 self._drop_if_completed(where, (status.st_dev, status.st_ino))
-        os.set_blocking(fd, True)
+        fcntl.fcntl(fd, fcntl.F_SETFL, 0)  # reads may wait again
 
     def _drop_if_completed(self, where: str, own: tuple[int, int]) -> None:
         """Finish what a power failure cut in two: the item is in `done` or `fail` under the same name already."""
@@ -185,10 +188,11 @@ class FSQWorkItem:
         return self.id
 
     def _move(self, directory: str) -> None:
-        files.move(path.item(self.queue, self.id, self.host), f"{directory}/{self.id}")
-        files.disk.sync_directory(directory)
-        files.disk.sync_directory(path.queue(self.queue, self.host))
-        self._forget_attempt()
+        with Session():
+            files.move(path.item(self.queue, self.id, self.host), f"{directory}/{self.id}")
+            files.disk.sync_directory(directory)
+            files.disk.sync_directory(path.queue(self.queue, self.host))
+            self._forget_attempt()
 
     def fail_tmp(self, max_tries: int | None = None, ttl: int | None = None) -> str:
         """Put it back with one try more, and give its new id.
@@ -242,3 +246,42 @@ def lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise FSQCannotLockError(errno.EAGAIN, "somebody else works on it") from error
+
+
+# Completing an item as functions: programs written for FSQ call these.
+
+
+def success(item: FSQWorkItem) -> None:
+    """Move an item to `done`."""
+    _checked(item).success()
+
+
+def fail_perm(item: FSQWorkItem) -> str:
+    """Move an item to `fail`, and give its id."""
+    return _checked(item).fail_perm()
+
+
+def fail_tmp(item: FSQWorkItem, max_tries: int | None = None, ttl: int | None = None) -> str:
+    """Put an item back with one try more, and give its new id."""
+    return _checked(item).fail_tmp(max_tries, ttl)
+
+
+def fail(item: FSQWorkItem, fail_type: object = None, max_tries: int | None = None, ttl: int | None = None) -> str:
+    """Complete an item as failed: for now if the type is FSQ_FAIL_TMP, else for good."""
+    return _checked(item).fail(fail_type, max_tries, ttl)
+
+
+def done(
+    item: FSQWorkItem, done_type: object = None, max_tries: int | None = None, ttl: int | None = None
+) -> str | None:
+    """Complete an item: with success if the type is none or FSQ_SUCCESS, else as `fail` does."""
+    return _checked(item).done(done_type, max_tries, ttl)
+
+
+retry = fail_tmp
+
+
+def _checked(item: FSQWorkItem) -> FSQWorkItem:
+    if not isinstance(item, FSQWorkItem):
+        raise TypeError(f"only a work item can be completed, not {type(item).__name__}")
+    return item

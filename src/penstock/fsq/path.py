@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 
 from penstock.fsq.constants import coerce_text, text_of
+from penstock.fsq.directory import ATTEMPTS
 from penstock.fsq.errors import FSQPathError
-
-ATTEMPTS = "attempts"  # ours: what is being worked on, see attempts.py
 
 
 def valid_name(name: object) -> str:

@@ -7,6 +7,9 @@ The data is copied, or, with `link`, all queues share one file.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -85,7 +88,7 @@ def vreenqueue(
     queue, host = (held.queue, held.host) if held else (path.valid_name(src_queue), None)
     if link:
         return _link(path.item(queue, item_id, host), path.tmp(queue, host), item_id, targets)
-    return _copy(Pieces(path.item(queue, item_id, host)), item_id, targets)
+    return _copy(_pieces(path.item(queue, item_id, host)), item_id, targets)
 
 
 def reenqueue(source: Any, *rest: Any, **options: Any) -> str:
@@ -112,6 +115,16 @@ def vsreenqueue(
 def sreenqueue(item_id: str, string: str | bytes, *queues: str, **options: Any) -> str:
     """As `vsreenqueue`, with the queues as arguments."""
     return vsreenqueue(item_id, string, queues, **options)
+
+
+def _pieces(where: str) -> Pieces:
+    """The bytes of an item, which must be a regular file: a link in a queue would lead to what only we may read."""
+    with as_error(FSQReenqueueError, f"cannot reenqueue {where}"):
+        fd = files.open_file(where, os.O_RDONLY).fd
+    try:
+        return Pieces(fd)
+    finally:
+        os.close(fd)
 
 
 def _copy(data: Iterable[bytes], item_id: str, targets: list[Target]) -> str:
@@ -154,6 +167,10 @@ def _pinned(source: str, tmp: str) -> Iterator[str]:
     with as_error(FSQReenqueueError, f"cannot reenqueue {source}"):
         files.disk.link(source, pin)
     try:
+        found = files.status(pin)
+        if not stat.S_ISREG(found.st_mode):
+            text = f"an item must be a regular file, got {files.kind_of(found)}"
+            raise FSQReenqueueError(errno.EINVAL, f"cannot reenqueue {source}: {text}")
         yield pin
     finally:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Scanning: the waiting items of a queue one after the other, oldest first, each open and locked.
 
-The names are listed once; what arrives later waits for the next scan. What the queue library set aside (aside.py) and
-whose time has come is brought back before. The iterators here are objects, not generators: an error concerns one item,
-and whoever catches it can ask for the next one.
+The names are listed once; what arrives later waits for the next scan. What the queue library set aside (reserved.py)
+and whose time has come is brought back before. The iterators here are objects, not generators: an error concerns one
+item, and whoever catches it can ask for the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import errno
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from penstock.fsq import gates, installing, path, returning
+from penstock.fsq import control, installing, path, reserved
+from penstock.fsq.directory import Session
 from penstock.fsq.errors import FSQDownError, FSQScanError, FSQWorkItemError, as_error
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.snapshot import Snapshot
@@ -61,17 +62,21 @@ class FSQScanGenerator:
             found, self._ahead = self._ahead, None
             assert found is not None
             host, name = (None, found) if isinstance(found, str) else found
-            if not self.ignore_down and gates.is_withheld(self.queue, host):
-                label = self.queue if host is None else f"{self.queue}, host {host}"
-                raise FSQDownError(errno.EAGAIN, f"queue {label}: is down")
             try:
-                self.item = FSQWorkItem(self.queue, name, host=host, **self._options)
+                with Session():
+                    self.item = self._open(host, name)
             except FSQWorkItemError as error:
                 if error.errno not in _SKIPPED:
                     raise
             else:
                 return self.item
         raise StopIteration
+
+    def _open(self, host: str | None, name: str) -> FSQWorkItem:
+        if not self.ignore_down and control.is_withheld(self.queue, host):
+            label = self.queue if host is None else f"{self.queue}, host {host}"
+            raise FSQDownError(errno.EAGAIN, f"queue {label}: is down")
+        return FSQWorkItem(self.queue, name, host=host, **self._options)
 
     def has_more(self) -> bool:
         """Tell whether there are names left in the list. Nothing is opened."""
@@ -125,7 +130,7 @@ def item_ids(
             if not look:
                 # What can't be brought back, in a directory that isn't ours, must not keep us from the rest.
                 with contextlib.suppress(OSError):
-                    returning.bring_back(path.base(queue))
+                    reserved.bring_back(path.base(queue))
             return (name for name, _ in Snapshot([(path.queue(queue), "")]))
         names = installing.hosts(queue) if hosts is None else tuple(hosts)
         found = Snapshot([(path.queue(queue, name), name) for name in names])

@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from penstock.fsq import files
+
 RUN_ROWS = 16_384  # rows sorted at a time: few enough to be small, many enough that there are few runs to merge
 BLOCK_ROWS = 256  # rows unpacked at a time, of each run
 ENTROPY_DIGITS = 10
@@ -98,7 +100,7 @@ class Snapshot:
         self._runs: list[list[bytes | _Place]] = []
         rows: list[str] = []
         for where, host in directories:
-            with os.scandir(where) as entries:
+            with files.entries(where) as entries:
                 for entry in entries:
                     rows.append(row(entry.name, host))
                     if len(rows) == RUN_ROWS:

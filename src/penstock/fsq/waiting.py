@@ -23,8 +23,9 @@ from importlib import import_module
 from typing import Any
 
 from penstock.fsq import files, path
-from penstock.fsq.aside import Aside
-from penstock.fsq.constants import text_of
+from penstock.fsq.constants import text_of, using
+from penstock.fsq.directory import directory, parent
+from penstock.fsq.reserved import ReservedArea
 
 POLL_SECONDS = 1.0  # between two looks at the directories' times
 RESCAN_SECONDS = 60.0  # between two scans if nothing at all happens
@@ -60,7 +61,7 @@ class Waiter:
         self._trigger = path.trigger(queue, trigger)
         self._directories = [path.queue(queue)] if named is None else [path.queue(queue, host) for host in named]
         self._bases = [path.base(queue), *(path.base(queue, host) for host in named or ())]
-        self._aside = Aside(path.base(queue)) if aside else None
+        self._aside = ReservedArea(path.base(queue)) if aside else None
         self._fifo: int | None = None
         self._fifo_identity: tuple[int, int] | None = None
         self._inotify: Any = None
@@ -91,9 +92,10 @@ class Waiter:
     def _add_watches(self, inotify: Any) -> None:
         self._cradle = None
         try:
-            self._watched = {inotify.add_watch(where, _CREATE | _MOVED_TO | _MOVED_FROM) for where in self._directories}
+            news = _CREATE | _MOVED_TO | _MOVED_FROM
+            self._watched = {inotify.add_watch(_watchable(where), news) for where in self._directories}
             for where in self._bases:
-                inotify.add_watch(where, _DELETE | _MOVED_FROM)
+                inotify.add_watch(_watchable(where), _DELETE | _MOVED_FROM)
         except FileNotFoundError:
             self._watched = set()
             self._cradle = inotify.add_watch(self._root, _CREATE | _MOVED_TO)
@@ -102,7 +104,7 @@ class Waiter:
             # Where it can't be made, in a directory that isn't ours, nobody will set anything aside there either.
             with contextlib.suppress(OSError):
                 self._aside.make(self._aside.later, is_safe=False)
-                self._watched.add(inotify.add_watch(self._aside.later, _CREATE))
+                self._watched.add(inotify.add_watch(_watchable(self._aside.later), _CREATE))
 
     def _open_fifo(self) -> None:
         """Hold the trigger open, for writing too: otherwise it would be at its end whenever no puller is there."""
@@ -111,7 +113,8 @@ class Waiter:
             return
         self._close_fifo()
         with contextlib.suppress(OSError):
-            fd = os.open(self._trigger, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            above, name = parent(self._trigger)
+            fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=above.fd)
             if stat.S_ISFIFO(os.fstat(fd).st_mode):
                 self._fifo, self._fifo_identity = fd, there
             else:
@@ -125,7 +128,8 @@ class Waiter:
 
     def descriptors(self) -> list[int]:
         """Give what to wait for with poll, along with other things; then `check`."""
-        self._open_fifo()
+        with using(FSQ_ROOT=self._root):
+            self._open_fifo()
         own = [] if self._inotify is None else [self._inotify.fileno()]
         return own if self._fifo is None or self._leaves_pulls else [*own, self._fifo]
 
@@ -135,6 +139,10 @@ class Waiter:
 
     def check(self) -> bool:
         """Tell whether something has happened since the last call. Never waits."""
+        with using(FSQ_ROOT=self._root):
+            return self._check()
+
+    def _check(self) -> bool:
         pulled = self._was_pulled()
         if self._inotify is not None:
             return self._has_news() or pulled
@@ -178,7 +186,7 @@ class Waiter:
         later = [] if self._aside is None else [self._aside.later]
         for where in [*self._directories, *self._bases, *later]:
             with contextlib.suppress(OSError):
-                times.append(os.stat(where).st_mtime_ns)
+                times.append(os.fstat(directory(where).fd).st_mtime_ns)
         return times
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -208,3 +216,8 @@ class Waiter:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _watchable(where: str) -> str:
+    """Return a path for inotify that leads to the directory itself, whatever is put in its place meanwhile."""
+    return f"/proc/self/fd/{directory(where).fd}"

@@ -1,49 +1,72 @@
-"""The sender's side."""
+"""One HTTP request for each call. Loaded by those who call only: what it needs takes longer to load than the rest."""
 
 from __future__ import annotations
 
+import gzip
+import http.client
+import json
+import zlib
 from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-from penstock.fsq.constants import coerce_text, text_of
-from penstock.fsq.errors import FSQCoerceError, FSQError, FSQPushError, FSQRemoteTriggerError
-from penstock.fsq.items import FSQWorkItem
+TIMEOUT_SECONDS = 60.0  # a server that says nothing for so long won't any more
+REPLY_BYTES_MAX = 1 << 20  # a reply is an id or an error
+CONTENT_TYPE = "application/json-rpc"
 
 
-def push(item: FSQWorkItem, address: str, queue: str, protocol: str = "jsonrpc", token: str | None = None) -> str:
-    """Send an item to the server at an address, into a queue there; give its id."""
-    _check(protocol)
-    if item.item is None:
-        raise FSQPushError(f"{item.id} is not open, so there is nothing to send")
-    item.item.seek(0)
+class RemoteError(ValueError):
+    """The server refused, or answered something else than JSON-RPC."""
+
+
+def call(address: str, method: str, params: list[Any] | dict[str, Any], token: str | None = None) -> Any:
+    """Call a method of the server at http://host:port/path, and give its result; ValueError for its error."""
+    url = urlsplit(address)
+    kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(url.scheme)
+    if kind is None or not url.hostname:
+        raise ValueError(f"an address is http://host:port/path, not {without_token(address)!r}")
+    headers = {"Content-Type": CONTENT_TYPE, "Accept-Encoding": "gzip"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": uuid4().hex})
+    connection = kind(url.hostname, url.port, timeout=TIMEOUT_SECONDS)
     try:
-        data = coerce_text(item.item.read())
-    except FSQCoerceError as error:
-        raise FSQPushError(f"the data of {item.id} is not text in {text_of('FSQ_CHARSET')}") from error
-    what = f"cannot push {item.id}"
-    return str(_call(FSQPushError, what, address, "enqueue", [item.id, queue, data], token))
+        connection.request("POST", url.path or "/", body.encode(), headers)
+        response = connection.getresponse()
+        data = response.read(REPLY_BYTES_MAX)
+        if response.status != http.client.OK:
+            raise RemoteError(f"{response.status} {response.reason}")
+        return _result(_plain(data, response.getheader("Content-Encoding", "")))
+    except http.client.HTTPException as error:
+        raise RemoteError(f"no HTTP: {type(error).__name__}") from error
+    finally:
+        connection.close()
 
 
-def remote_trigger_pull(
-    address: str, queue: str, ignore_listener: bool = False, protocol: str = "jsonrpc", token: str | None = None
-) -> None:
-    """Pull the trigger of a queue at another machine."""
-    _check(protocol)
-    named = {"queue": queue, "ignore_listener": ignore_listener, "trigger": text_of("FSQ_TRIGGER")}
-    what = f"cannot pull the trigger of {queue}"
-    _call(FSQRemoteTriggerError, what, address, "trigger_pull", named, token)
-
-
-def _call(
-    kind: type[FSQError], what: str, address: str, method: str, params: list[Any] | dict[str, Any], token: str | None
-) -> Any:
-    from penstock.fsq.remote import transport  # noqa: PLC0415 - HTTP is slow to load, and most never need it
-
+def _plain(data: bytes, encoding: str) -> bytes:
+    if encoding != "gzip":
+        return data
     try:
-        return transport.call(address, method, params, token)
-    except (OSError, ValueError) as error:
-        raise kind(f"{what} at {transport.without_token(address)}: {error}") from error
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RemoteError("the reply can't be unpacked") from error
 
 
-def _check(protocol: str) -> None:
-    if protocol != "jsonrpc":
-        raise ValueError(f"the only protocol is jsonrpc, not {protocol!r}")
+def _result(data: bytes) -> Any:
+    """Take the result out of a reply; `error: null` and no version are as good as anything."""
+    try:
+        reply = json.loads(data)
+    except RecursionError as error:
+        raise RemoteError("the reply is not JSON") from error
+    if not isinstance(reply, dict) or ("result" not in reply and not reply.get("error")):
+        raise RemoteError("the reply is not JSON-RPC")
+    problem = reply.get("error")
+    if problem:
+        raise RemoteError(str(problem.get("message") if isinstance(problem, dict) else problem))
+    return reply["result"]
+
+
+def without_token(address: str) -> str:
+    """Give the address for a message: its path may be a secret, and so may what stands before an `@`."""
+    url = urlsplit(address)
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"

@@ -1,10 +1,16 @@
-"""The server: HTTP in front of the calls, and who may make them.
+"""The server: HTTP, who may call, and JSON-RPC.
 
 - It listens on loopback unless told otherwise. On any other address it asks for a token, in `Authorization: Bearer` or
   as the path of the URL, since the original's client can send nothing else.
 - Without a token, the `Host` of a request must be this machine's own loopback name, and the content type must be JSON:
   so no page in a browser of this machine can call us.
-- Every request has a limit of size and of time. What is refused is refused before its body is read.
+- Every request has a limit of size and of time, and the bodies that are being received have one together. What is
+  refused is refused before its body is read, except for what exceeds the limit for all bodies.
+- The queues that may be filled can be limited to a list.
+
+JSON-RPC is bytes of a request to bytes of a reply, without I/O (`answer`). Replies have the shape of version 1.0
+(always `result`, `error` and `id`), which every client takes; a request may be of either version, or a batch. An error
+of ours becomes an `error` with its class and text, never a traceback.
 
 A parent holds the socket and starts workers that share it. A worker that dies is replaced; SIGHUP replaces all of
 them, SIGTERM ends them after the requests they are at.
@@ -15,26 +21,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import inspect
 import ipaddress
+import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
-from penstock.fsq.remote.calls import answer
+from penstock.fsq.errors import FSQError, describe
+from penstock.fsq.remote import v1
 
 WORKERS_MAX = 256
 HEAD_BYTES_MAX = 16 * 1024  # a request line and headers; no client of ours needs a tenth of it
 BODY_BYTES_MAX = 64 * 1024 * 1024  # an item's data travels as one JSON text, and is in memory several times
+HELD_BYTES_MAX = 512 * 1024 * 1024  # bodies that are being received, of all workers together
+PIECE_BYTES = 64 * 1024  # of a body, read at a time
 REQUEST_SECONDS_MAX = 60.0  # from the connection to the last byte of the body
 CONNECTIONS_MAX = 256  # at a time, of a worker
 RESTART_SECONDS = 0.5  # between the end of a worker and the next one: one that can't start must not spin
 BACKLOG = 128
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
+
+BATCH_MAX = 100  # calls in one request: what the original's client sends is one
+PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS, FAILED = -32700, -32600, -32601, -32602, -32603
+_NAMES_MAX = 64  # of a method's name that is repeated in an error
+
+Reply = dict[str, Any]
 
 _TYPES = ("application/json-rpc", "application/json", "application/jsonrequest")
 _REASONS = {
@@ -59,7 +77,9 @@ class Rules:
     host: str
     token: str = ""
     body_bytes_max: int = BODY_BYTES_MAX
+    held_bytes_max: int = HELD_BYTES_MAX  # of one worker
     seconds_max: float = REQUEST_SECONDS_MAX
+    queues: frozenset[str] | None = None  # that may be filled; None: all
 
 
 def is_loopback(host: str) -> bool:
@@ -70,6 +90,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class TokenNeeded(Exception):
+    """An address that other machines can reach, without a token."""
 
 
 class Refused(Exception):
@@ -151,6 +175,8 @@ class Handler:
     def __init__(self, rules: Rules, log: Callable[[str], None] | None = None) -> None:
         self._rules = rules
         self._log = log
+        self._methods = v1.methods_for(rules.queues)
+        self._held_bytes = 0  # of bodies that are being received
         self._open = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -179,7 +205,7 @@ class Handler:
                 raise Refused(503)
             async with asyncio.timeout(self._rules.seconds_max):
                 request = read_head(await reader.readuntil(b"\r\n\r\n"))
-                body = await reader.readexactly(check(request, self._rules))
+                body = await self._body(reader, check(request, self._rules))
         except Refused as refused:
             self._note(f"refused: {refused}")
             return refused.status, b""
@@ -187,9 +213,25 @@ class Handler:
             return 408, b""
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return 400, b""
-        reply = answer(body)
+        reply = answer(body, self._methods)
         self._note(f"served {len(body)} bytes")
         return (200, reply) if reply else (204, b"")
+
+    async def _body(self, reader: asyncio.StreamReader, length: int) -> bytes:
+        """Read a body; what has arrived counts, not what was announced: that would cost a caller nothing."""
+        body = bytearray()
+        try:
+            while len(body) < length:
+                piece = await reader.read(min(length - len(body), PIECE_BYTES))
+                if not piece:
+                    raise asyncio.IncompleteReadError(b"", length)
+                if self._held_bytes + len(piece) > self._rules.held_bytes_max:
+                    raise Refused(503)
+                self._held_bytes += len(piece)
+                body += piece
+            return bytes(body)
+        finally:
+            self._held_bytes -= len(body)
 
     def _note(self, text: str) -> None:
         if self._log is not None:
@@ -223,9 +265,11 @@ async def work(listener: socket.socket, rules: Rules, log: Callable[[str], None]
             await handler.idle.wait()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bind the address that a name stands for."""
+def listen(host: str, port: int, token: str) -> socket.socket:
+    """Bind the address that a name stands for; TokenNeeded if others can reach it and there is no token."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    if not token and not is_loopback(str(address[0])):
+        raise TokenNeeded(host)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -313,3 +357,75 @@ class Parent:
         for pid in list(self._started):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def answer(body: bytes, methods: Mapping[str, Callable[..., Any]] = v1.METHODS) -> bytes:
+    """Do what a request asks for; empty for notifications."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        return _dumped(_error(None, PARSE_ERROR, "the request is not JSON"))
+    if isinstance(request, list):
+        if not 0 < len(request) <= BATCH_MAX:
+            return _dumped(_error(None, INVALID_REQUEST, f"a batch has 1 to {BATCH_MAX} calls"))
+        replies = [reply for one in request if (reply := _call(one, methods)) is not None]
+        return _dumped(replies) if replies else b""
+    reply = _call(request, methods)
+    return b"" if reply is None else _dumped(reply)
+
+
+def _call(request: Any, methods: Mapping[str, Callable[..., Any]]) -> Reply | None:
+    if not isinstance(request, dict):
+        return _error(None, INVALID_REQUEST, "a call is an object")
+    number = request.get("id")
+    if isinstance(number, list | dict):
+        return _error(None, INVALID_REQUEST, "an id is a text or a number")
+    reply = _done(number, request.get("method"), request.get("params", []), methods)
+    is_notification = "jsonrpc" in request and "id" not in request
+    return None if is_notification else reply
+
+
+def _done(number: Any, method: Any, params: Any, methods: Mapping[str, Callable[..., Any]]) -> Reply:
+    if not isinstance(method, str) or not isinstance(params, list | dict):
+        return _error(number, INVALID_REQUEST, "a call has a method, and a list or an object of params")
+    function = methods.get(method) or _introspection(method, methods)
+    if function is None:
+        return _error(number, NO_METHOD, f"no method {method[:_NAMES_MAX]!r}")
+    positional, named = (params, {}) if isinstance(params, list) else ([], params)
+    try:
+        inspect.signature(function).bind(*positional, **named)
+    except TypeError as error:
+        return _error(number, INVALID_PARAMS, f"{method}: {error}")
+    try:
+        return {"result": function(*positional, **named), "error": None, "id": number}
+    except (FSQError, TypeError, ValueError) as error:
+        return _error(number, FAILED, f"{type(error).__name__}: {describe(error)}")
+    except Exception as error:
+        # Whatever it is, the other machine gets an answer, and the server goes on.
+        return _error(number, FAILED, type(error).__name__)
+
+
+def _introspection(method: str, methods: Mapping[str, Callable[..., Any]]) -> Callable[..., Any] | None:
+    def list_methods() -> list[str]:
+        return sorted([*methods, "system.listMethods", "system.methodHelp", "system.methodSignature"])
+
+    def method_help(name: str) -> str:
+        return inspect.getdoc(methods[name]) or "" if name in methods else ""
+
+    def method_signature(name: str) -> list[str]:
+        return list(inspect.signature(methods[name]).parameters) if name in methods else []
+
+    functions: dict[str, Callable[..., Any]] = {
+        "system.listMethods": list_methods,
+        "system.methodHelp": method_help,
+        "system.methodSignature": method_signature,
+    }
+    return functions.get(method)
+
+
+def _error(number: Any, code: int, message: str) -> Reply:
+    return {"result": None, "error": {"code": code, "message": message}, "id": number}
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value).encode()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
+from inspect import signature
 from typing import Any
 
-from penstock.fsq import gates, path, triggers
+from penstock.fsq import control, path
+from penstock.fsq.errors import FSQPathError
 from penstock.fsq.names import parse
 from penstock.fsq.reenqueueing import sreenqueue
 
@@ -24,7 +28,7 @@ def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None 
     _text(queue=queue)
     if trigger is not None:
         _text(trigger=trigger)
-    triggers.trigger_pull(path.valid_name(queue), ignore_listener=bool(ignore_listener), trigger=trigger)
+    control.trigger_pull(path.valid_name(queue), ignore_listener=bool(ignore_listener), trigger=trigger)
 
 
 def is_down(queue: str, host: str | None = None) -> bool:
@@ -32,7 +36,7 @@ def is_down(queue: str, host: str | None = None) -> bool:
     _text(queue=queue)
     if host is not None:
         _text(host=host)
-    return gates.is_down(path.valid_name(queue), host=host)
+    return control.is_down(path.valid_name(queue), host=host)
 
 
 def api_version() -> str:
@@ -52,3 +56,21 @@ METHODS: dict[str, Callable[..., Any]] = {
     "is_down": is_down,
     "api_version": api_version,
 }
+
+
+def methods_for(queues: Collection[str] | None) -> Mapping[str, Callable[..., Any]]:
+    """Return the functions for a list of queues; for all queues if it is None."""
+    if queues is None:
+        return METHODS
+    return {name: _limited(function, queues) for name, function in METHODS.items()}
+
+
+def _limited(function: Callable[..., Any], queues: Collection[str]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        queue = signature(function).bind(*args, **named).arguments.get("queue")
+        if isinstance(queue, str) and queue not in queues:
+            raise FSQPathError(errno.EACCES, f"queue must be one that this server takes items for, got {queue!r}")
+        return function(*args, **named)
+
+    return call

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from penstock.errors import OutcomeUnknown, PartlyAdded
 from penstock.fsq import files
-from penstock.fsq.aside import readable
 from penstock.fsq.enqueueing import NewItem
 from penstock.fsq.errors import FSQEnqueueError, describe
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import readable
 from penstock.job import NewJob
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.names import new_name

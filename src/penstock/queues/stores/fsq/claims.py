@@ -1,6 +1,6 @@
 """Claims: many jobs leased under one key, in a directory of the key's own.
 
-The directory has its leases, as others have (`penstock.fsq.aside`), and a file `key`, which is made last: until then
+The directory has its leases, as others have (`penstock.fsq.reserved`), and a file `key`, which is made last: until then
 the claim doesn't exist, and what is in it goes back. Items whose lease ended went back into `queue`, and the name that
 they got there is noted in `lost`: as long as an item has that name, nobody else has taken it, and it is still the
 claim's. Who changes a claim has the lock `.penstock/claim.lock`.
@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from penstock.fsq import files
-from penstock.fsq.aside import KEY_FILE, LOST, Held, hold, key_name, leases_in, listed, readable
 from penstock.fsq.errors import FSQCannotLockError, FSQWorkItemError
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import KEY_FILE, LOST, Held, hold, key_name, leases_in, listed, readable
 from penstock.fsq.snapshot import row
 from penstock.job import JobState, StoredJob
 from penstock.queues.stores.fsq.directory import Place
@@ -161,7 +161,7 @@ class Claims:
         return count
 
     def _is_made(self, name: str) -> bool:
-        return os.path.lexists(f"{self._aside.claim}/{name}/{KEY_FILE}")
+        return files.exists(f"{self._aside.claim}/{name}/{KEY_FILE}")
 
     def _remove(self, name: str) -> None:
         """Remove a claim. What came into it meanwhile stays, and comes back with its lease."""

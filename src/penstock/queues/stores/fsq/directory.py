@@ -1,16 +1,16 @@
 """One queue: its directories, what is known of them, and what must be done before anything else: bringing back."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 
-from penstock.fsq import gates, installing, path, returning, triggers
-from penstock.fsq.aside import (
+from penstock.fsq import control, files, installing, path, reserved
+from penstock.fsq.errors import FSQError, FSQInstallError
+from penstock.fsq.reserved import (
     KEY_NAME,
     MINUTE_MS,
-    Aside,
     Lease,
     Parked,
+    ReservedArea,
     ahead_of,
     begun,
     leases_in,
@@ -18,7 +18,6 @@ from penstock.fsq.aside import (
     parked_in,
     readable,
 )
-from penstock.fsq.errors import FSQError, FSQInstallError
 from penstock.queues.stores.fsq.drawers import Drawers
 from penstock.queues.stores.fsq.line import Line, Listing
 from penstock.queues.stores.fsq.names import Token, directory_of, due_ms, item_of
@@ -30,7 +29,7 @@ class Place:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.directory = directory_of(queue)
-        self.aside = Aside(path.base(self.directory))
+        self.aside = ReservedArea(path.base(self.directory))
         self.line = Line(self.aside.queue)
         self.drawers = Drawers(self.aside)
         self._leases = Listing(self.aside.lease)
@@ -41,7 +40,7 @@ class Place:
 
     def is_there(self) -> bool:
         """Whether the queue is installed."""
-        return os.path.isdir(self.aside.queue)
+        return files.is_directory(self.aside.queue)
 
     def install(self) -> None:
         """Make the queue, unless it is there."""
@@ -57,12 +56,12 @@ class Place:
 
     def is_down(self) -> bool:
         """Whether jobs are held back."""
-        return gates.is_down(self.directory)
+        return control.is_down(self.directory)
 
     def pull_trigger(self) -> None:
         """Wake scanners that wait at the queue's trigger, if it has one and they are there."""
         with contextlib.suppress(FSQError):
-            triggers.trigger_pull(self.directory, ignore_listener=True)
+            control.trigger_pull(self.directory, ignore_listener=True)
 
     # What is set aside
 
@@ -107,7 +106,7 @@ class Place:
         due = [parked for parked in self.parked(now_ms, must_know) if parked.mature_ms <= now_ms]
         if not ended and not due:
             return False
-        back = returning.end_leases(self.aside, ended) + returning.unpark(self.aside, due)
+        back = reserved.end_leases(self.aside, ended) + reserved.unpark(self.aside, due)
         for name in back:
             self.line.put(name)
         if back:
@@ -123,7 +122,7 @@ class Place:
             return None
         above = self.aside.lease if token.key is None else f"{self.aside.claim}/{token.key}"
         where = f"{above}/{token.directory}/{name}"
-        if not ahead_of(token.directory) or os.path.lexists(where):
+        if not ahead_of(token.directory) or files.exists(where):
             return where
         return f"{above}/{begun(token.directory)}/{name}"  # work on it has begun
 
@@ -146,7 +145,7 @@ class Place:
             return None
         places = [f"{self.aside.queue}/{name.again(tries)}" for tries in range(_LIKELY_TRIES)]
         for where in [*places, f"{self.aside.parking(due_ms(name))}/{name.again(0)}"]:
-            if os.path.lexists(where):
+            if files.exists(where):
                 return where
         return None
 
@@ -174,11 +173,11 @@ def _search(directory: str, job_ids: set[str]) -> dict[str, str]:
     found = {}
     # Most names don't even begin like one of those.
     starts = {job_id[:_START] for job_id in job_ids}
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+    with contextlib.suppress(FileNotFoundError), files.entries(directory) as entries:
         for entry in entries:
             name = readable(entry.name) if entry.name[:_START] in starts else None
             if name is not None and name.job_id in job_ids:
-                found[name.job_id] = entry.path
+                found[name.job_id] = f"{directory}/{entry.name}"
     return found
 
 

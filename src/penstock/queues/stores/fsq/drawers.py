@@ -4,11 +4,10 @@ Only who filled a directory knows when it is empty: nobody else puts items into 
 or brought back are never counted off here; such a directory is removed by whoever looks after its time.
 """
 
-import os
 from contextlib import suppress
 
 from penstock.fsq import files
-from penstock.fsq.aside import Aside
+from penstock.fsq.reserved import ReservedArea
 
 EMPTY_MAX = 256  # kept at most
 FILLED_MAX = 10_000  # of which we know how many items are left; of those before it is forgotten
@@ -17,7 +16,7 @@ FILLED_MAX = 10_000  # of which we know how many items are left; of those before
 class Drawers:
     """The directories of leases that one process has filled."""
 
-    def __init__(self, aside: Aside) -> None:
+    def __init__(self, aside: ReservedArea) -> None:
         self._aside = aside
         self._left: dict[str, int] = {}
         self._empty: list[str] = []
@@ -40,7 +39,7 @@ class Drawers:
         """Make sure of a directory that is there or not, for one item more."""
         if lease in self._empty:
             self._empty.remove(lease)  # it must not be renamed for another lease now
-        if not os.path.isdir(lease):
+        if not files.is_directory(lease):
             self.make(lease)
         self._left[lease] = self._left.get(lease, 0) + 1
 
@@ -61,5 +60,5 @@ class Drawers:
         """Remove what is kept."""
         for lease in self._empty:
             with suppress(OSError):
-                os.rmdir(lease)
+                files.disk.remove_directory(lease)
         self._empty.clear()

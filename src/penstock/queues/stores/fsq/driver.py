@@ -13,7 +13,7 @@ queue's directory on:
     down                                  while it is there, the queue is paused, for scanners as well
     trigger-s                             is pulled when a job gets ready
     attempts/NAME                         tries of scanners that were killed: they count when the job is taken
-    .penstock/lease, claim, later, back   jobs that are reserved or wait for their time: `penstock.fsq.aside`
+    .penstock/lease, claim, later, back   jobs that are reserved or wait for their time: `penstock.fsq.reserved`
     .penstock/claim.lock                  locked by who changes claims
     .penstock/unique/, unique.lock        unique keys: `penstock.queues.stores.fsq.unique`
     .penstock/stats/, stats.lock          counters and options: `penstock.queues.stores.fsq.stats`
@@ -33,10 +33,10 @@ from urllib.parse import unquote
 from weakref import WeakSet
 
 from penstock.errors import BadUrl, CallerError
-from penstock.fsq import files, gates, installing
-from penstock.fsq.aside import hold, key_name, readable
+from penstock.fsq import control, files, installing
 from penstock.fsq.constants import text_of
 from penstock.fsq.errors import FSQCannotLockError, FSQWorkItemError
+from penstock.fsq.reserved import hold, key_name, readable
 from penstock.fsq.snapshot import Snapshot
 from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
 from penstock.queues import local_signals
@@ -402,9 +402,9 @@ class FsqDriver(Driver):
         place = self.directory(queue)
         if paused:
             place.install()
-            gates.down(place.directory)
+            control.down(place.directory)
         elif place.is_there():
-            gates.up(place.directory)
+            control.up(place.directory)
 
     @guarded
     def paused(self, queue: str) -> bool:

@@ -6,10 +6,10 @@ A rename finds the item or doesn't: that is the check of the token. What finds n
 import os
 from collections.abc import Sequence
 
-from penstock.fsq import aside, files
+from penstock.fsq import files, reserved
 from penstock.fsq.files import Steps
 from penstock.fsq.names import ItemName
-from penstock.fsq.returning import put_into_queue
+from penstock.fsq.reserved import put_into_queue
 from penstock.job import Lease
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.names import Token, item_of, read_token
@@ -91,7 +91,7 @@ class Ender:
             try:
                 self.steps.move(where, f"{directory}/{free}")
             except FileNotFoundError:
-                if attempts == _MAKING_TRIES or not os.path.lexists(where):
+                if attempts == _MAKING_TRIES or not files.exists(where):
                     raise
             else:
                 return free
@@ -100,9 +100,9 @@ class Ender:
         """Note that work on an item has begun; nothing if it isn't there, or was noted before."""
         token = read_token(lease.token)
         where = self.place.leased(lease.id, token)
-        if where is None or not aside.ahead_of(os.path.dirname(where)) or not os.path.lexists(where):
+        if where is None or not reserved.ahead_of(os.path.dirname(where)) or not files.exists(where):
             return
-        directory = aside.begun(os.path.dirname(where))
+        directory = reserved.begun(os.path.dirname(where))
         self.place.drawers.add(directory)
         try:
             files.disk.rename(where, f"{directory}/{os.path.basename(where)}")
@@ -116,9 +116,9 @@ class Ender:
         token = read_token(lease.token)
         where = self.place.leased(lease.id, token)
         name = None if token is None else item_of(lease.id, token.tries)
-        if where is None or token is None or name is None or not os.path.lexists(where):
+        if where is None or token is None or name is None or not files.exists(where):
             return None
-        group = until_ms, token.key, 0 if has_begun else aside.ahead_of(os.path.dirname(where))
+        group = until_ms, token.key, 0 if has_begun else reserved.ahead_of(os.path.dirname(where))
         if group not in self._made:
             self._made[group] = self.aside.new_lease(*group)
             if token.key is None:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.fsq.aside import listed
+from penstock.fsq.directory import directory
+from penstock.fsq.reserved import listed
 from penstock.fsq.snapshot import Snapshot, parts, row
 
 SETTLED_NS = 2_000_000_000  # some file systems keep whole seconds
@@ -39,7 +40,7 @@ class Freshness:
 
     def _changed(self) -> int:
         try:
-            return os.stat(self._directory).st_mtime_ns
+            return os.fstat(directory(self._directory).fd).st_mtime_ns
         except FileNotFoundError:
             return -1
 

@@ -19,12 +19,12 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from penstock.fsq import files
-from penstock.fsq.aside import hold, readable
 from penstock.fsq.constants import number_of
 from penstock.fsq.enqueueing import NewItem
 from penstock.fsq.errors import FSQCannotLockError, FSQWorkItemError
 from penstock.fsq.items import lock
 from penstock.fsq.owners import owner
+from penstock.fsq.reserved import hold, readable
 from penstock.job import Move, NewJob
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.ending import Ender
@@ -101,7 +101,7 @@ class Mover:
                 # When an item was last written is when its job was pushed.
                 os.utime(fd, ns=(one.job.created_ms * _NS_PER_MS,) * 2)
             files.disk.sync(fd)
-            held = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+            held = files.open_file(draft, os.O_RDONLY).fd
             locks.callback(os.close, held)
             lock(held)
             files.disk.rename(draft, one.where)

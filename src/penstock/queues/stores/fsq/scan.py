@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.fsq.aside import listed, readable
+from penstock.fsq import files
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import listed, readable
 from penstock.fsq.snapshot import Snapshot, row
 from penstock.job import JobState, Sizes, StoredJob
 from penstock.queues.blocking.driver import Page
@@ -70,7 +71,7 @@ def _state(state: JobState, time_ms: int, now_ms: int) -> JobState:
 
 def _count(directory: str) -> int:
     try:
-        with os.scandir(directory) as entries:
+        with files.entries(directory) as entries:
             return sum(1 for _ in entries)
     except FileNotFoundError:
         return 0

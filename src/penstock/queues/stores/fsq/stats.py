@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from penstock.codec import from_json, to_json
+from penstock.fsq.files import read_note
 from penstock.queues.blocking.stats import COUNTERS, Stats
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.names import directory_of
@@ -34,8 +35,8 @@ class DirectoryStats(Stats):
 
     def _read(self, queue: str) -> dict[str, Any]:
         where = self._where(self._place_of(queue))
-        with suppress(OSError, ValueError), open(f"{where}/{self._file}", "rb") as stream:
-            found = from_json(stream.read())
+        with suppress(OSError, ValueError):
+            found = from_json(read_note(f"{where}/{self._file}"))
             if isinstance(found, dict):
                 return found
         return {}

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from penstock.errors import StoreError
 from penstock.fsq import attempts, files
-from penstock.fsq.aside import Held, hold, readable
 from penstock.fsq.errors import FSQCannotLockError, FSQWorkItemError, describe
 from penstock.fsq.names import ItemName
+from penstock.fsq.reserved import Held, hold, readable
 from penstock.queues.stores.fsq.directory import Place
 from penstock.queues.stores.fsq.line import Line
 
@@ -112,9 +112,8 @@ def _settled(place: Place, where: str, name: ItemName) -> ItemName:
 
 def read_item(where: str) -> tuple[bytes, os.stat_result]:
     """The data of an item that is ours, or that is only looked at."""
-    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd, status = files.open_file(where, os.O_RDONLY)
     try:
-        status = os.fstat(fd)
         return _read(Held(fd, status)), status
     finally:
         os.close(fd)

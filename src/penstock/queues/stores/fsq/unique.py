@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from penstock.codec import from_json, to_json
 from penstock.fsq import files
-from penstock.fsq.aside import key_name, listed
+from penstock.fsq.reserved import KEY_NAME, key_name, listed
 from penstock.job import NewJob
 from penstock.queues.stores.fsq.directory import Place
 
@@ -44,7 +44,7 @@ class Taken(NamedTuple):
 @contextmanager
 def locked(where: str) -> Iterator[None]:
     """Wait for a lock of ours; it goes with the process that has it."""
-    fd = os.open(where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, OURS_MODE)
+    fd = files.open_own(where, os.O_RDWR | os.O_CREAT, OURS_MODE).fd
     try:
         _open_to_group(fd)
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -134,9 +134,9 @@ class Keys:
 
     def ended(self, job_ids: Iterable[str], now_ms: int) -> dict[str, str]:
         """Note the end of jobs; gives the names of the keys that they had."""
-        if not os.path.isdir(self._jobs):
+        if not files.is_directory(self._jobs):
             return {}
-        ids = [job_id for job_id in job_ids if os.path.lexists(f"{self._jobs}/{key_name(job_id)}")]
+        ids = [job_id for job_id in job_ids if files.exists(f"{self._jobs}/{key_name(job_id)}")]
         if not ids:
             return {}
         had = {}
@@ -164,13 +164,14 @@ class Keys:
         return taken
 
     def _key_of(self, job_id: str) -> str | None:
-        with suppress(OSError), open(f"{self._jobs}/{key_name(job_id)}", "rb") as stream:
-            return stream.read().decode("ascii", "replace")
+        with suppress(OSError):
+            name = files.read_note(f"{self._jobs}/{key_name(job_id)}").decode("ascii", "replace")
+            return name if KEY_NAME.fullmatch(name) else None
         return None
 
     def _read(self, name: str) -> Taken | None:
-        with suppress(OSError, ValueError, TypeError), open(f"{self._directory}/{name}", "rb") as stream:
-            return Taken(**from_json(stream.read()))
+        with suppress(OSError, ValueError, TypeError):
+            return Taken(**from_json(files.read_note(f"{self._directory}/{name}")))
         return None  # never taken, or cut off by a power failure before its job was stored
 
     def _write(self, taken: Taken, is_safe: bool) -> None:

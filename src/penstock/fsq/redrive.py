@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
+import stat
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
@@ -67,7 +67,10 @@ def _renamed(name: str, source: str, target: str, keep_tries: bool) -> str:
     parsed = parse(name)
     new_id = name if keep_tries else parsed.with_tries(0)
     with as_error(FSQFailError, f"cannot put {name} back"):
-        os.lstat(f"{source}/{name}")
+        found = files.status(f"{source}/{name}")
+        if not stat.S_ISREG(found.st_mode):
+            text = f"an item must be a regular file, got {files.kind_of(found)}"
+            raise FSQFailError(errno.EINVAL, f"cannot put {name} back: {text}")
         for directory in (target,) if new_id == name else (target, source):
             if files.identity(f"{directory}/{new_id}") is not None:
                 raise FSQFailError(errno.EEXIST, f"cannot put {name} back: there is {directory}/{new_id} already")
@@ -121,7 +124,7 @@ def _enqueued_at(directory: str, name: str) -> datetime:
     except FSQError:
         pass
     try:
-        changed = os.lstat(f"{directory}/{name}").st_mtime
+        changed = files.status(f"{directory}/{name}").st_mtime
     except FileNotFoundError:
         return datetime.max  # noqa: DTZ901 - to be compared with local time
     return datetime.fromtimestamp(changed)  # noqa: DTZ006 - to be compared with local time
@@ -129,12 +132,16 @@ def _enqueued_at(directory: str, name: str) -> datetime:
 
 def _remove(queue: str, place: str, host: str | None, directory: str, name: str) -> bool:
     if place != "queue":
-        return files.remove_if_there(f"{directory}/{name}")
+        try:
+            return files.remove_if_there(f"{directory}/{name}")
+        except IsADirectoryError:
+            return False  # not an item: `fsq audit` names it
     try:
         with FSQWorkItem(queue, name, max_tries=0, ttl=0, lock=True, host=host, look=True):
             return files.remove_if_there(f"{directory}/{name}")
     except FSQWorkItemError as error:
-        if error.errno in (errno.EAGAIN, errno.ENOENT):
+        # Somebody works on it, it is gone, or it is not an item: `fsq audit` names those.
+        if error.errno in (errno.EAGAIN, errno.ENOENT, errno.EINVAL, errno.EISDIR):
             return False
         raise
     except FSQError:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock import fsq
-from penstock.fsq import auditing, inspecting, tending
-from penstock.fsq.tending import purge, redrive
+from penstock.fsq import auditing, inspecting
+from penstock.fsq import redrive as redriving
+from penstock.fsq.redrive import purge, redrive
 
 OLD = "_20200101000000_0_1_web_0_old"
 
@@ -98,7 +99,7 @@ def test_a_redrive_that_can_not_go_on_has_done_what_came_before(root: Path, queu
 
 
 def test_a_redrive_of_many_is_done_in_turns(root: Path, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tending, "SYNC_ITEMS", 2)
+    monkeypatch.setattr(redriving, "SYNC_ITEMS", 2)
     failed = [fail(queue, tries=1) for _ in range(5)]
     told: list[int] = []
     back = redrive(queue, progress=told.append)

@@ -1,4 +1,4 @@
-"""Items set aside: those that a worker of the queue library has, and those that wait for their time.
+"""Items set area: those that a worker of the queue library has, and those that wait for their time.
 
 The store `fsq:///root` of the queue library shares directories with scanners, which must not see what it has handed
 out. So it renames an item out of `queue`, and later back or onwards. All of this lies in one directory beside `queue`,
@@ -25,27 +25,32 @@ ran out before work began; who takes the item removes it. Four rules hold here:
 - A lease that ran out costs no try if work on the item had not begun.
 - A reservation alone is not synced: after a power failure the item may be back in `queue`, or have both names. Then the
   one counts that is further on the way (`keep_one`). Everything else is synced before it is said to be done.
+
+What is due is brought back into `queue` by whoever looks: the queue library whenever it reserves or counts, `fsq scan`
+before it lists, and `fsq repair`. An item of an ended lease has had a worker that died or was too slow: it comes back
+with one try more, if work on it had begun, and that it comes back is noted. If it was under a claim, the claim
+remembers the name that it has now: while nobody else takes it, it is still the claim's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.fsq import files
-from penstock.fsq.constants import text_of
-from penstock.fsq.errors import FSQError, FSQWorkItemError
-from penstock.fsq.items import OPEN, lock
+from penstock.fsq.constants import number_of, text_of
+from penstock.fsq.directory import SIDE
+from penstock.fsq.errors import FSQCannotLockError, FSQError, FSQWorkItemError
+from penstock.fsq.items import lock, open_item
 from penstock.fsq.names import ItemName, parse
 from penstock.fsq.path import valid_name
 
-SIDE = ".penstock"
 LOST = "lost"
 KEY_FILE = "key"
 NEWS = ".news"
@@ -56,6 +61,7 @@ AHEAD, BEGUN = "00000", "fffff"
 AHEAD_MAX = 0xFFF
 BACK_MAX = 1000  # notes in `back`: with more, those of items that scanners took are removed, which is all that are old
 BACK_S = 3600.0
+NOTE_MODE = 0o666  # the umask applies, and the directory decides who gets there
 LEASE_NAME = re.compile(r"([0-9]{1,15})\.([0-9a-f]{16})", re.ASCII)
 KEY_NAME = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -108,12 +114,10 @@ def key_name(key: str) -> str:
 def hold(where: str) -> Held:
     """Open an item and lock it; the caller closes it.
 
-    FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it is no regular file.
+    FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it isn't a regular file.
     """
-    fd = os.open(where, OPEN)
+    fd = open_item(where)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise FSQWorkItemError(0, f"{where} is no regular file")
         lock(fd)
         status = os.fstat(fd)
         if files.identity(where) != (status.st_dev, status.st_ino):
@@ -124,7 +128,7 @@ def hold(where: str) -> Held:
     return Held(fd, status)
 
 
-class Aside:
+class ReservedArea:
     """What is set aside of one queue, or of one host."""
 
     def __init__(self, base: str) -> None:
@@ -139,18 +143,18 @@ class Aside:
         self.back = f"{self.side}/back"
 
     def is_there(self) -> bool:
-        """Tell whether anything was ever set aside."""
-        return os.path.isdir(self.side)
+        """Tell whether anything was ever set area."""
+        return files.is_directory(self.side)
 
     def make(self, directory: str, is_safe: bool = True) -> None:
         """Make a directory below the queue's, with those above it, all of the queue's mode; on the disk unless told."""
         missing = []
-        while not os.path.isdir(directory):
+        while not files.is_directory(directory):
             missing.append(directory)
             directory = os.path.dirname(directory)
         if not missing:
             return
-        mode = stat.S_IMODE(os.stat(self.base).st_mode)
+        mode = files.mode_of_directory(self.base)
         for path in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 files.disk.make_directory(path, mode)
@@ -177,15 +181,18 @@ class Aside:
         notes = listed(self.back)
         if len(notes) > BACK_MAX:
             self._tidy_back(notes)
-        with contextlib.suppress(OSError), open(f"{self.back}/{name.job_id}", "w", encoding="ascii") as note:
-            note.write(str(unbegun))
+        with contextlib.suppress(OSError):
+            fd = files.open_own(f"{self.back}/{name.job_id}", os.O_WRONLY | os.O_CREAT, NOTE_MODE).fd
+            with os.fdopen(fd, "w", encoding="ascii") as note:
+                note.truncate()
+                note.write(str(unbegun))
 
     def _tidy_back(self, notes: list[str]) -> None:
         before = time.time() - BACK_S
         for note in notes:
             with contextlib.suppress(OSError):
-                if os.stat(f"{self.back}/{note}").st_mtime < before:
-                    os.unlink(f"{self.back}/{note}")
+                if files.status(f"{self.back}/{note}").st_mtime < before:
+                    files.remove_if_there(f"{self.back}/{note}")
 
     def take_back_note(self, name: ItemName) -> int | None:
         """Remove the note of an item that is taken; return how many leases in a row ran out before work began.
@@ -194,9 +201,8 @@ class Aside:
         """
         path = f"{self.back}/{name.job_id}"
         try:
-            with open(path, encoding="ascii") as note:
-                text = note.read()
-            os.unlink(path)
+            text = files.read_note(path).decode("ascii")
+            files.remove_if_there(path)
         except (OSError, UnicodeDecodeError):
             return None
         return int(text) if text.isdecimal() else 0
@@ -204,8 +210,8 @@ class Aside:
     def tell_news(self) -> None:
         """Let those hear who watch `later`."""
         with contextlib.suppress(OSError):
-            os.close(os.open(f"{self.later}/{NEWS}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            os.unlink(f"{self.later}/{NEWS}")
+            os.close(files.open_file(f"{self.later}/{NEWS}", os.O_CREAT | os.O_WRONLY, 0o600).fd)
+            files.remove_if_there(f"{self.later}/{NEWS}")
 
     def leases(self) -> Iterator[Lease]:
         """Give all directories of reserved items."""
@@ -259,7 +265,7 @@ class Aside:
 
         A rename replaces what has the name. Two items of one id are rare, but neither is to be lost.
         """
-        while os.path.lexists(f"{directory}/{name.again(tries)}"):
+        while files.exists(f"{directory}/{name.again(tries)}"):
             tries += 1
         return name._replace(tries=tries)
 
@@ -267,7 +273,7 @@ class Aside:
 def listed(directory: str) -> list[str]:
     """Give the names in a directory; none if it isn't there."""
     try:
-        return os.listdir(directory)
+        return files.names(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -293,3 +299,96 @@ def readable(name: str) -> ItemName | None:
         return parse(name)
     except FSQError:
         return None
+
+
+# Gone since, or somebody is at it, or it is none of ours.
+_PASSED_OVER = (FileNotFoundError, FSQCannotLockError, FSQWorkItemError)
+
+
+def bring_back(base: str, now_ms: int | None = None) -> list[str]:
+    """Bring back what is due in the directory of a queue or host; give the names that items have in `queue` now."""
+    area = ReservedArea(base)
+    if not area.is_there():
+        return []
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    ended = [lease for lease in area.leases() if lease.until_ms <= now_ms]
+    due = [parked for parked in area.parked() if parked.mature_ms <= now_ms]
+    return end_leases(area, ended) + unpark(area, due)
+
+
+def end_leases(area: ReservedArea, ended: Iterable[Lease]) -> list[str]:
+    """Bring back the items of leases that are over, with one try more."""
+    back: list[str] = []
+    with files.Steps() as steps:
+        for lease in sorted(ended):
+            names = listed(lease.path)
+            if lease.key is not None and names:
+                _remember(area, lease.key, names)
+            for file in names:
+                name = readable(file)
+                if name is not None:
+                    tries = name.tries if lease.ahead else name.tries + 1
+                    returned = _returned(area, f"{lease.path}/{file}", name, tries, steps)
+                    if returned and lease.key is None:
+                        area.note_back(name, lease.ahead)
+                    back += returned
+            steps.empty(lease.path)
+    return back
+
+
+def unpark(area: ReservedArea, due: Iterable[Parked]) -> list[str]:
+    """Bring in items whose time has come."""
+    back: list[str] = []
+    with files.Steps() as steps:
+        for parked in sorted(due):
+            for file in listed(parked.path):
+                name = readable(file)
+                if name is not None:
+                    back += _returned(area, f"{parked.path}/{file}", name, name.tries, steps)
+            steps.empty(parked.path)
+            steps.empty(os.path.dirname(parked.path))
+    return back
+
+
+def _returned(area: ReservedArea, where: str, name: ItemName, tries: int, steps: files.Steps) -> list[str]:
+    """Put one item into `queue`; gives its name there, or nothing if somebody was faster."""
+    try:
+        held = hold(where)
+    except _PASSED_OVER:
+        return []
+    try:
+        if not area.keep_one(where, name, held.status):
+            return []
+        return put_into_queue(area, where, name, tries, steps)
+    except FileNotFoundError:
+        return []
+    finally:
+        os.close(held.fd)
+
+
+def put_into_queue(area: ReservedArea, where: str, name: ItemName, tries: int, steps: files.Steps) -> list[str]:
+    """Rename an item into `queue`; into `fail` if its name has no room for another try."""
+    file = str(area.free(area.queue, name, tries))
+    try:
+        steps.move(where, f"{area.queue}/{file}")
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        steps.move(where, f"{area.fail}/{os.path.basename(where)}")
+        return []
+    return [file]
+
+
+def _remember(area: ReservedArea, key: str, names: list[str]) -> None:
+    """Note, in a claim, the names that its items will have in `queue`: before they are there."""
+    directory = f"{area.claim}/{key}"
+    if not files.exists(f"{directory}/{KEY_FILE}"):
+        return  # its maker was killed before it was told of any item
+    area.make(f"{directory}/{LOST}")
+    for file in names:
+        name = readable(file)
+        if name is not None:
+            with contextlib.suppress(FileExistsError):
+                mark = f"{directory}/{LOST}/{name.again(name.tries + 1)}"
+                files.disk.close(files.disk.create(mark, number_of("FSQ_ITEM_MODE")))
+    files.disk.sync_directory(f"{directory}/{LOST}")
