@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import cluster_local as local
-from penstock.cli.cluster_access import access
+from penstock.cli.cluster import local
+from penstock.cli.cluster.access import access
 from penstock.errors import PenstockError
 from tests.bus_peer import BusPeer
 from tests.certificates import Authority

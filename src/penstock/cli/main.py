@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         code = EXIT_INTERRUPTED
     except OSError as error:
         code = EXIT_FAILED
-        if problem := output.give_up(error):
+        if problem := output.abandon_stdout(error):
             _complain(problem, code)
     sys.exit(code)
 

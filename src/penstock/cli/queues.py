@@ -15,8 +15,16 @@ import typer
 
 from penstock.cli.application import URL_HELP, StoreCommand, application
 from penstock.cli.application import run as run_application
-from penstock.cli.progress import Counted
-from penstock.cli.queue_words import dead_facts, job_facts, print_body, print_json, print_table, short_body, when
+from penstock.cli.output import (
+    ProgressCounter,
+    dead_letter_facts,
+    job_facts,
+    print_body,
+    print_json,
+    print_table,
+    short_body,
+    utc_time,
+)
 from penstock.codec import decode, from_json
 from penstock.errors import BadPayload, CallerError, Unsupported
 from penstock.job import JobState
@@ -118,7 +126,7 @@ def push(
     headers = _fields(header or [])
     # Ids on a terminal are progress enough.
     is_still = not lines or (not quiet and sys.stdout.isatty())
-    with connect(url) as store, Counted("jobs pushed", quiet=is_still) as pushed:
+    with connect(url) as store, ProgressCounter("jobs pushed", quiet=is_still) as pushed:
         place = store.queue(queue)
         check = _checked_json if is_json else bytes
         stored = decode if store.driver.keeps_payloads else bytes
@@ -174,7 +182,7 @@ def reserve(
         for job in jobs:
             print_json(job_facts(job))
         return
-    rows = [(job.id, job.token or "", job.tries, when(job.mature), short_body(job)) for job in jobs]
+    rows = [(job.id, job.token or "", job.tries, utc_time(job.mature), short_body(job)) for job in jobs]
     print_table(("id", "token", "tries", "leased until", "body"), rows)
 
 
@@ -225,7 +233,14 @@ def peek(
         return
     is_dead = any(FROM_QUEUE in job.headers for job in jobs)
     rows = [
-        (job.id, job.state, job.tries, when(job.mature), *(dead_facts(job) if is_dead else ()), short_body(job))
+        (
+            job.id,
+            job.state,
+            job.tries,
+            utc_time(job.mature),
+            *(dead_letter_facts(job) if is_dead else ()),
+            short_body(job),
+        )
         for job in jobs
     ]
     print_table(("id", "state", "tries", "ready", *(("from", "given up", "error") if is_dead else ()), "body"), rows)
@@ -315,7 +330,7 @@ def redrive(
         dead = store.queue(queue)
         # With a filter nobody knows how many it will be.
         expected = None if came_from or error else limit or dead.sizes().total
-        with Counted("dead letters", expected) as moved:
+        with ProgressCounter("dead letters", expected) as moved:
             dead.redrive(is_chosen, to=to, limit=limit, moved=moved)
     _print_count(moved.total, is_json, queue=queue)
 
@@ -365,7 +380,7 @@ def move(
         if Capability.UNIQUE not in target.capabilities:
             print(f"penstock: {target.url} has no unique keys: cut off, a batch may arrive twice", file=sys.stderr)
         place = source.queue(queue)
-        with Counted("moving jobs", place.sizes().total, quiet=quiet) as moved:
+        with ProgressCounter("moving jobs", place.sizes().total, quiet=quiet) as moved:
             move_jobs(place, target.queue(to_queue), moved)
     _print_count(moved.total, is_json, queue=queue, to=to_queue)
 

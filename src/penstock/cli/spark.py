@@ -15,7 +15,7 @@ import typer
 
 from penstock.cli.application import URL_HELP, StoreCommand, application
 from penstock.cli.application import run as run_application
-from penstock.cli.progress import Counted
+from penstock.cli.output import ProgressCounter
 from penstock.errors import CallerError, MissingExtra
 from penstock.queues.blocking import connect
 
@@ -68,7 +68,7 @@ def drain(
     directory = draining.parquet_directory(to, _is_remote(master))
     _check("stream", {"url": url, "queue": queue, "maxJobsPerTrigger": batch, "lease": lease})
     waiting = None if _is_remote(master) else _look(url, queue, must_exist=True)
-    moved = Counted("jobs to Parquet", None if follow else waiting)
+    moved = ProgressCounter("jobs to Parquet", None if follow else waiting)
     only = nullcontext() if _is_remote(master) else draining.held(directory)
     with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
         query = draining.start_drain(

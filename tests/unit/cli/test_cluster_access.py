@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.cluster_access import Access, everybody, one_line
-from penstock.cli.cluster_view import ask, look
+from penstock.cli.cluster.access import Access, everybody, one_line
+from penstock.cli.cluster.view import ask, view_cluster
 from penstock.client.addresses import Address
 from penstock.errors import PeerError
 from tests.unit.client.scripted import Answer, Scripted, always, server
@@ -95,7 +95,7 @@ def test_an_address_where_another_node_answers_is_told() -> None:
     with server(node(f"{OTHER} :7711 myself 0 0 connected\n")) as other:
         lines = f"{ME} :7711 myself 0 0 connected\n{'c' * 40} 127.0.0.1:{other.port} noflags 0 0 connected\n"
         with server(node(lines)) as peer:
-            seen = look(Access(), place(peer))
+            seen = view_cluster(Access(), place(peer))
     assert [member.problem for member in seen.silent] == ["another node answers there: bbbbbbbb"]
 
 
@@ -105,7 +105,7 @@ def test_nodes_that_only_others_know_are_asked_too() -> None:
         with server(node(middle_lines)) as middle:
             lines = f"{ME} :7711 myself 0 0 connected\n{'c' * 40} 127.0.0.1:{middle.port} noflags 0 0 connected\n"
             with server(node(lines)) as first:
-                seen = look(Access(), place(first))
+                seen = view_cluster(Access(), place(first))
     assert {member.id: member.link for member in seen.members} == {ME: "itself", "c" * 40: "up", OTHER: "unknown"}
     assert len(seen.answering) == 3
 
@@ -113,7 +113,7 @@ def test_nodes_that_only_others_know_are_asked_too() -> None:
 def test_a_handshake_is_a_note_and_no_member() -> None:
     lines = f"{ME} :7711 myself 0 0 connected\n{OTHER} 127.0.0.1:1 handshake 0 0 connected\n"
     with server(node(lines)) as peer:
-        seen = look(Access(), place(peer))
+        seen = view_cluster(Access(), place(peer))
         assert len(seen.members) == 1
         assert seen.notes == [f"{place(peer)} is getting to know 127.0.0.1:1."]
 

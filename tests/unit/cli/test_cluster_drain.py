@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.cluster_drain import Held, reasons
+from penstock.cli.cluster.drain import Held, reasons
 from tests.unit.cli.cluster_data import line, node_id, report
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import cluster
-from penstock.cli.cluster_access import access
+from penstock.cli.cluster.access import access
 from penstock.errors import CallerError
 
 SOURCE = Path(cluster.__file__).parents[2]
@@ -76,5 +76,5 @@ def test_the_overview_is_shown_without_loading_what_only_commands_need() -> None
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
-    for name in ("rich", "penstock.broker.core", "penstock.cli.cluster_change"):
+    for name in ("rich", "penstock.broker.core", "penstock.cli.cluster.change"):
         assert f"'{name}'" not in ended.stderr

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.config import load as load_config
-from penstock.cli import cluster_create
-from penstock.cli import cluster_local as local
-from penstock.cli.cluster_local import LocalNode, choose_ports
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.cluster import create, local
+from penstock.cli.cluster.local import LocalNode, choose_ports
+from penstock.cli.output import EventPrinter
 from penstock.errors import CallerError, OperatorError
 
 END = 32_768
@@ -198,7 +197,7 @@ def test_a_process_of_another_user_is_told(
     node: LocalNode, holder: Holder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "kill", refuse)
-    assert cluster_create.stop(node.directory.parent, Voice()) == 1
+    assert create.stop(node.directory.parent, EventPrinter()) == 1
     assert f"process {holder.process.pid}, which is another user's" in capsys.readouterr().err
 
 
@@ -206,5 +205,5 @@ def test_a_directory_of_another_user_is_told(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: refuse())
-    assert cluster_create.stop(node.directory.parent, Voice()) == 1
+    assert create.stop(node.directory.parent, EventPrinter()) == 1
     assert f"Can't use {node.directory}: Operation not permitted" in capsys.readouterr().err

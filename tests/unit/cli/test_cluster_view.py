@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from penstock.cli.cluster_change import find, unacquainted
-from penstock.cli.cluster_status import as_json, as_text
-from penstock.cli.cluster_view import disagreements, parse_info, parse_nodes, problems
+from penstock.cli.cluster.change import find, unacquainted
+from penstock.cli.cluster.status import as_json, as_text
+from penstock.cli.cluster.view import disagreements, parse_info, parse_nodes, problems
 from penstock.client.addresses import Address
 from penstock.errors import CallerError
 from tests.unit.cli.cluster_data import line, member, node_id, report, trio, view

@@ -11,8 +11,9 @@ from typing import IO
 import pytest
 
 from penstock import errors
-from penstock.cli import check_aof, main, shell, shell_options
+from penstock.cli import check_aof, main, shell
 from penstock.cli.main import GROUPS
+from penstock.cli.shell.options import parse
 
 SOURCE = Path(main.__file__).parents[2]
 
@@ -233,19 +234,19 @@ def test_every_groups_module_has_a_run() -> None:
 
 
 def test_options_of_the_shell_end_at_the_command() -> None:
-    options = shell_options.parse(["-p", "7712", "ADDJOB", "q", "-h", "0", "--csv"])
+    options = parse(["-p", "7712", "ADDJOB", "q", "-h", "0", "--csv"])
     assert (options.port, options.output) == (7712, "")
     assert options.command == [b"ADDJOB", b"q", b"-h", b"0", b"--csv"]
 
 
 def test_two_dashes_end_the_options_too() -> None:
-    assert shell_options.parse(["-r", "2", "--", "--odd", "name"]).command == [b"--odd", b"name"]
+    assert parse(["-r", "2", "--", "--odd", "name"]).command == [b"--odd", b"name"]
 
 
 def test_the_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PASSWORD", "from the environment")
-    assert shell_options.parse(["PING"]).password == "from the environment"
-    assert shell_options.parse(["-a", "given", "PING"]).password == "given"
+    assert parse(["PING"]).password == "from the environment"
+    assert parse(["-a", "given", "PING"]).password == "given"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from penstock.cli.progress import Counted
+from penstock.cli.output import ProgressCounter
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 
 def count_to(total: int, expected: int | None, quiet: bool = False) -> int:
-    with Counted("jobs", expected, quiet=quiet) as counted:
+    with ProgressCounter("jobs", expected, quiet=quiet) as counted:
         for _ in range(total):
             counted(1)
     return counted.total

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from penstock import blocking
-from penstock.cli import main, worker, worker_help
+from penstock.cli import main, worker
 from penstock.errors import CallerError
 from penstock.queues.backoff import Exponential, Fixed
 
@@ -34,13 +34,13 @@ def exit_code(*words: str) -> int | str | None:
 def test_the_help_explains_every_option() -> None:
     options = {name for option in get_command(worker.app).params for name in option.opts if name.startswith("-")}
     assert len(options) > 12
-    assert [name for name in sorted(options) if name not in worker_help.USAGE] == []
+    assert [name for name in sorted(options) if name not in worker.USAGE] == []
 
 
 @pytest.mark.parametrize("words", [[], ["-h"], ["memory:", "mail", "shop_c:send", "--help"]])
 def test_help_can_be_had_everywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*words) == 0
-    assert capsys.readouterr().out == worker_help.USAGE
+    assert capsys.readouterr().out == worker.USAGE
 
 
 @pytest.mark.parametrize(

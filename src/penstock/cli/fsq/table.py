@@ -21,7 +21,7 @@ class Flag(NamedTuple):
 class Command(NamedTuple):
     """One command: where its function lives, and what it is told."""
 
-    function: str  # module:function under penstock.cli
+    function: str  # module:function of this folder
     syntax: str  # what follows the flags
     summary: str
     text: str
@@ -69,7 +69,7 @@ LAUNCHER = (
 
 COMMANDS: dict[str, Command] = {
     "install": Command(
-        "fsq_admin:install",
+        "admin:install",
         "QUEUE...",
         "Make queues.",
         "Makes each queue in the root, complete or not at all. The first error ends the list.",
@@ -87,7 +87,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "uninstall": Command(
-        "fsq_admin:uninstall",
+        "admin:uninstall",
         "QUEUE...",
         "Remove queues with all their items.",
         "Takes each queue down, then removes it. What was in it is gone.",
@@ -95,7 +95,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "enqueue": Command(
-        "fsq_work:enqueue",
+        "work:enqueue",
         "QUEUE [ARGUMENT...]",
         "Put an item into a queue.",
         "The data is the standard input, up to its end, or a file. When the command has ended with 0, the item is on"
@@ -113,7 +113,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "scan": Command(
-        "fsq_work:scan",
+        "work:scan",
         "QUEUE PROGRAM [ARGUMENT...]",
         "Run a program for each waiting item.",
         "The program gets the item as its standard input, and the item's arguments after its own. Its exit code"
@@ -137,21 +137,21 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "down": Command(
-        "fsq_admin:down",
+        "admin:down",
         "QUEUE...",
         "Stop the scanning of queues.",
         "Items can still be enqueued. The first error ends the list.",
         (HELP, VERBOSE, USER, GROUP, MODE),
     ),
     "up": Command(
-        "fsq_admin:up",
+        "admin:up",
         "QUEUE...",
         "Let queues be scanned again.",
         "A queue that is up stays so. The first error ends the list.",
         (HELP, VERBOSE, Flag("d", "ignored", "TEXT", "Accepted for the sake of old scripts.")),
     ),
     "add-host": Command(
-        "fsq_admin:add_host",
+        "admin:add_host",
         "HOST QUEUE...",
         "Add a host to queues.",
         "A host is a queue within a queue: host-dist fills it.",
@@ -166,28 +166,28 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "rm-host": Command(
-        "fsq_admin:rm_host",
+        "admin:rm_host",
         "HOST QUEUE...",
         "Remove a host from queues, with its items.",
         "The first error ends the list.",
         (HELP, VERBOSE, Flag("f", "force", "", "Go on after errors, and end with 0.")),
     ),
     "down-host": Command(
-        "fsq_admin:down_host",
+        "admin:down_host",
         "HOST QUEUE...",
         "Stop the scanning of a host.",
         "A host is not scanned while it is down, or its queue is.",
         (HELP, VERBOSE, OWNER, GROUP, MODE),
     ),
     "up-host": Command(
-        "fsq_admin:up_host",
+        "admin:up_host",
         "HOST QUEUE...",
         "Let a host be scanned again.",
         "Its queue must be up as well.",
         (HELP, VERBOSE),
     ),
     "host-dist": Command(
-        "fsq_work:host_dist",
+        "work:host_dist",
         "QUEUE [HOST...]",
         "Copy each waiting item to hosts, then it is done.",
         "To the named hosts, or to all that the queue has. An item that can't be copied to all of them is put back.",
@@ -200,7 +200,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "push": Command(
-        "fsq_work:push",
+        "work:push",
         "URL SOURCE-QUEUE TARGET-QUEUE HOST ITEM...",
         "Send items of a host to another machine.",
         "URL is http://host:port, where `fsq jsonrpcd` listens; its token, if it asks for one, is the path, or in the"
@@ -216,7 +216,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "jsonrpcd": Command(
-        "fsq_serve:jsonrpcd",
+        "jsonrpcd:jsonrpcd",
         "[HOST] PORT",
         "Take items from other machines.",
         "Without a host it listens on 127.0.0.1. On any address that others can reach it asks for a token of 16"
@@ -232,7 +232,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "list": Command(
-        "fsq_look:list_items",
+        "maintenance:list_items",
         "[QUEUE...]",
         "List queues, or the items of queues.",
         "Without a queue: the names of all queues. With queues: their items, oldest first.",
@@ -240,7 +240,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "show": Command(
-        "fsq_look:show",
+        "maintenance:show",
         "QUEUE ITEM...",
         "Show items: what their names say, and their data.",
         "An item is found wherever it is: waiting, done, failed or still being written.",
@@ -248,7 +248,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "stats": Command(
-        "fsq_look:stats",
+        "maintenance:stats",
         "[QUEUE...]",
         "Count the items of queues, and tell how the queues are.",
         "Of all queues if none is named.",
@@ -256,7 +256,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "redrive": Command(
-        "fsq_look:redrive",
+        "maintenance:redrive",
         "QUEUE [ITEM...]",
         "Put failed items back into the queue.",
         "The named ones, or all with --all. Their tries begin at 0 again, their time stays.",
@@ -272,7 +272,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "purge": Command(
-        "fsq_look:purge",
+        "maintenance:purge",
         "QUEUE...",
         "Remove old items.",
         "From done, unless another place is named. An item that somebody works on is left alone.",
@@ -287,7 +287,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "audit": Command(
-        "fsq_look:audit",
+        "maintenance:audit",
         "[QUEUE...]",
         "Find what crashes have left behind.",
         "Litter in tmp, items that are half linked or half completed, names that can't be read, wrong modes, items that"
@@ -301,7 +301,7 @@ COMMANDS: dict[str, Command] = {
         ours=True,
     ),
     "repair": Command(
-        "fsq_look:repair",
+        "maintenance:repair",
         "QUEUE...",
         "Put right what audit finds.",
         "Ends with 111 if something is left that a person must look at.",

@@ -7,15 +7,14 @@ Each of those is a module of its own, loaded when it is the one.
 import io
 import sys
 
-from penstock.cli import shell_options, shell_words
-from penstock.cli.shell_options import Options
-from penstock.cli.shell_session import Session, describe
+from penstock.cli.shell.options import Options, parse, usage
+from penstock.cli.shell.session import Session, describe, repetition, split_line
 from penstock.errors import CallerError, PeerError
 
 
 def run(argv: list[str]) -> int:
     """Run `penstock cli` with these words. Returns the exit code."""
-    options = shell_options.parse(argv)
+    options = parse(argv)
     try:
         return _run(options)
     except PeerError as error:
@@ -26,26 +25,26 @@ def run(argv: list[str]) -> int:
 
 def _run(options: Options) -> int:
     if options.mode == "help":
-        print(shell_options.usage(), end="")
+        print(usage(), end="")
         return 0
     if options.mode == "version":
         from penstock.cli import version
 
         return version.run([])
     if options.mode == "pipe":
-        from penstock.cli import shell_pipe
+        from penstock.cli.shell import pipe
 
-        return shell_pipe.run(options)
+        return pipe.run(options)
     if options.mode != "command":
-        from penstock.cli import shell_measure
+        from penstock.cli.shell import measurements
 
-        return shell_measure.run(options)
+        return measurements.run(options)
     if options.command:
         return _one_shot(options)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        from penstock.cli import shell_prompt
+        from penstock.cli.shell import prompt
 
-        return shell_prompt.run(Session(options))
+        return prompt.run(Session(options))
     return _script(options)
 
 
@@ -66,7 +65,7 @@ def _script(options: Options) -> int:
     lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape")
     for number, line in enumerate(lines, 1):
         try:
-            words = shell_words.split(line)
+            words = split_line(line)
         except CallerError as error:
             print(f"line {number}: {error}", file=sys.stderr)
             session.errors += 1
@@ -74,7 +73,7 @@ def _script(options: Options) -> int:
         if words and words[0].lower() in (b"quit", b"exit"):
             break
         if words and not words[0].startswith(b"#"):
-            repeat, words = shell_words.repetition(words)
+            repeat, words = repetition(words)
             session.repeat(words, repeat, options.interval_s or 0)
     return _exit_code(session)
 

@@ -5,6 +5,7 @@ Whatever keeps a node from answering is a PeerError, whose text says which node,
 
 from __future__ import annotations
 
+import shlex
 import ssl
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -118,3 +119,9 @@ def everybody(work: Callable[[Address], T], addresses: Iterable[Address]) -> dic
 def one_line(error: PeerError) -> str:
     """An error without the advice that stands below it, for tables."""
     return str(error).partition("\n")[0]
+
+
+def typed_command(address: Address, *words: str) -> str:
+    """Return a command of `penstock cli` for a person to type."""
+    host = "" if address.host == "127.0.0.1" else f" -h {shlex.quote(address.host)}"
+    return f"penstock cli{host} -p {address.port} {' '.join(words)}"

@@ -6,10 +6,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import cluster_table as table
-from penstock.cli.cluster_access import Access
-from penstock.cli.cluster_table import NOTHING, Column
-from penstock.cli.cluster_view import SHORT_ID, Member, Report, View, disagreements, look, problems
+from penstock.cli.cluster import table
+from penstock.cli.cluster.access import Access
+from penstock.cli.cluster.table import NOTHING, Column
+from penstock.cli.cluster.view import SHORT_ID, Member, Report, View, disagreements, problems, view_cluster
 from penstock.client.addresses import Address
 from penstock.errors import PeerError
 
@@ -23,7 +23,7 @@ def status(access: Access, address: Address, is_json: bool, watch_s: float | Non
     """Show the cluster once, or again and again until Ctrl-C. Gives the exit code."""
     if watch_s is not None:
         return _watch(access, address, is_json, watch_s)
-    view = look(access, address, count_acked=True)
+    view = view_cluster(access, address, count_acked=True)
     if is_json:
         print(json.dumps(as_json(view)))
     elif table.is_terminal():
@@ -57,14 +57,14 @@ def _painted_or_reason(access: Access, address: Address) -> Group:
     from rich.text import Text
 
     try:
-        return painted(look(access, address, count_acked=True))
+        return painted(view_cluster(access, address, count_acked=True))
     except PeerError as error:
         return Group(Text(str(error), style="red"))
 
 
 def _printed_or_reason(access: Access, address: Address, is_json: bool) -> str:
     try:
-        view = look(access, address, count_acked=True)
+        view = view_cluster(access, address, count_acked=True)
     except PeerError as error:
         return json.dumps({"asked": str(address), "ok": False, "problem": str(error)}) if is_json else str(error)
     return json.dumps(as_json(view)) if is_json else as_text(view)

@@ -4,7 +4,7 @@ import errno
 from typing import Any
 
 from penstock import fsq
-from penstock.cli.fsq_call import PERM, BadValue, Call, UsageError
+from penstock.cli.fsq.call import PERM, BadValue, Call, UsageError
 
 
 def mode_of(call: Call, status: int) -> int | None:

@@ -1,6 +1,6 @@
 """`fsq`, also `penstock fsq`: directories as queues on the command line.
 
-Finds the command, parses its flags by the tables of fsq_table.py, and turns errors into messages and exit codes: 0,
+Finds the command, parses its flags by the tables of `table`, and turns errors into messages and exit codes: 0,
 100 for a command line that lacks something, 111 for what could not be done. A user's own commands are Python files in
 FSQ_EXEC_DIR, each with a `main(argv)` that returns a status.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.cli import output
-from penstock.cli.fsq_call import PERM, TMP, BadValue, Call, Options, UsageError
-from penstock.cli.fsq_table import COMMANDS, LAUNCHER, Command, Flag
+from penstock.cli.fsq.call import PERM, TMP, BadValue, Call, Options, UsageError
+from penstock.cli.fsq.table import COMMANDS, LAUNCHER, Command, Flag
 from penstock.errors import PenstockError
 
 SETTINGS = {
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         status = 130
     except OSError as error:
         status = TMP
-        if problem := output.give_up(error):
+        if problem := output.abandon_stdout(error):
             _complain("fsq", problem)
     sys.exit(status)
 
@@ -139,7 +139,7 @@ def _dispatch(program: str, words: list[str]) -> int:
 
 def _load(command: Command) -> Callable[[Call], int]:
     module, _, function = command.function.partition(":")
-    found: Callable[[Call], int] = getattr(import_module(f"penstock.cli.{module}"), function)
+    found: Callable[[Call], int] = getattr(import_module(f"penstock.cli.fsq.{module}"), function)
     return found
 
 
@@ -174,7 +174,7 @@ def _run_file(label: str, name: str, words: list[str]) -> int:
 
 def _rendering() -> Any:
     """The texts, loaded only when somebody wants to read them."""
-    return import_module("penstock.cli.fsq_man")
+    return import_module("penstock.cli.fsq.man")
 
 
 def _described(error: Exception) -> str:
@@ -195,7 +195,3 @@ def _code(setting: str, default: int) -> int:
 
 def _complain(label: str, text: str) -> None:
     print(f"{label}: {text}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

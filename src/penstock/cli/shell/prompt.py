@@ -19,8 +19,8 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.layout.processors import AfterInput, ConditionalProcessor
 from prompt_toolkit.output import ColorDepth
 
-from penstock.cli import shell_help, shell_words
-from penstock.cli.shell_session import Session, describe, wants_color
+from penstock.cli.shell import command_help
+from penstock.cli.shell.session import Session, describe, repetition, split_line, wants_color
 from penstock.errors import CallerError, PeerError
 
 HISTORY_FILE = "~/.penstock_history"
@@ -31,7 +31,7 @@ class _Completer(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         before = document.text_before_cursor
         begun = before.rpartition(" ")[2]
-        for word in shell_help.completions(before):
+        for word in command_help.completions(before):
             yield Completion(word, start_position=-len(begun))
 
 
@@ -65,7 +65,7 @@ def _prompt_session() -> PromptSession[str]:
 
     def hint() -> FormattedText:
         text = prompt.default_buffer.document.text
-        return FormattedText([("fg:ansibrightblack", shell_help.hint(text))])
+        return FormattedText([("fg:ansibrightblack", command_help.hint(text))])
 
     prompt.input_processors = [ConditionalProcessor(AfterInput(hint), ~is_done)]
     return prompt
@@ -93,7 +93,7 @@ def _history() -> History:
 def _run_line(session: Session, line: str) -> bool:
     """Run what was typed; False to leave."""
     try:
-        words = shell_words.split(line)
+        words = split_line(line)
     except CallerError as error:
         _complain(str(error))
         return True
@@ -106,7 +106,7 @@ def _run_line(session: Session, line: str) -> bool:
         sys.stdout.write("\x1b[H\x1b[2J")
         sys.stdout.flush()
     elif name in (b"help", b"?"):
-        print(shell_help.help_text([word.decode("utf-8", "replace") for word in words[1:]]), end="")
+        print(command_help.help_text([word.decode("utf-8", "replace") for word in words[1:]]), end="")
     else:
         _run_remote(session, words)
     return True
@@ -118,7 +118,7 @@ def _run_remote(session: Session, words: list[bytes]) -> None:
         if words[0].lower() == b"connect":
             _connect(session, words)
             return
-        times, command = shell_words.repetition(words)
+        times, command = repetition(words)
         session.repeat(command, times, session.options.interval_s or 0)
         if command[0].lower() == b"monitor":
             _reconnect(session)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import fsq
-from penstock.cli.fsq_call import TMP, BadValue, Call, UsageError
+from penstock.cli.fsq.call import TMP, BadValue, Call, UsageError
+from penstock.cli.output import printable
 from penstock.fsq import auditing, inspecting, tending
 
 AGE = re.compile(r"([0-9]+)([smhd]?)")
@@ -53,16 +54,11 @@ class Counting:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _printable(name: str) -> str:
-    """A name that moves no cursor."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
-
-
 def list_items(call: Call) -> int:
     """List queues, or the items of queues."""
     if not call.words:
         for queue in fsq.queues():
-            _dump({"queue": queue}) if call.has("json") else print(_printable(queue))
+            _dump({"queue": queue}) if call.has("json") else print(printable(queue))
         return 0
     for queue in call.words:
         items = inspecting.entries(queue, call.value("place") or "queue", call.value("host"))
@@ -71,7 +67,7 @@ def list_items(call: Call) -> int:
                 _dump({"queue": queue, **item.as_dict()})
             else:
                 problem = f"  ({item.error})" if item.error else ""
-                print(_printable(item.id) + problem)
+                print(printable(item.id) + problem)
     return 0
 
 
@@ -96,12 +92,12 @@ def show(call: Call) -> int:
 def _show(item: inspecting.Entry, path: Path) -> None:
     for name, value in item.as_dict().items():
         if value is not None and value != []:
-            text = " ".join(map(repr, value)) if isinstance(value, list) else _printable(str(value))
+            text = " ".join(map(repr, value)) if isinstance(value, list) else printable(str(value))
             print(f"{name.replace('_', ' ') + ':':<14}{text}")
     if item.size and not item.error:
         with path.open("rb") as data:
             start = data.read(PREVIEW_BYTES)
-        print(f"{'data:':<14}{_printable(os.fsdecode(start))}{' ...' if item.size > PREVIEW_BYTES else ''}")
+        print(f"{'data:':<14}{printable(os.fsdecode(start))}{' ...' if item.size > PREVIEW_BYTES else ''}")
 
 
 def stats(call: Call) -> int:
@@ -120,7 +116,7 @@ def stats(call: Call) -> int:
         oldest = "-" if row["oldest_seconds"] is None else f"{row['oldest_seconds']} s"
         counts = f"{row['queue_items']:>9}{oldest:>9}{row['done_items']:>9}{row['fail_items']:>9}{row['tmp_items']:>6}"
         aside = f", {row['aside_items']} set aside" if row["aside_items"] else ""
-        print(f"{_printable(label):<24}{counts}  {'down' if row['down'] else 'up'}{aside}")
+        print(f"{printable(label):<24}{counts}  {'down' if row['down'] else 'up'}{aside}")
     return 0
 
 
@@ -142,7 +138,7 @@ def redrive(call: Call) -> int:
         _dump({"queue": call.words[0], "redriven": len(new_ids), "ids": new_ids})
     else:
         for new_id in new_ids if call.has("verbose") else ():
-            print(_printable(new_id))
+            print(printable(new_id))
         print(f"{len(new_ids)} put back")
     return 0
 
@@ -160,7 +156,7 @@ def purge(call: Call) -> int:
         if call.has("json"):
             _dump({"queue": queue, "place": place, "removed": count, "dry_run": call.has("dry-run")})
         else:
-            print(f"{_printable(queue)}: {count} {'would be ' if call.has('dry-run') else ''}removed from {place}")
+            print(f"{printable(queue)}: {count} {'would be ' if call.has('dry-run') else ''}removed from {place}")
     return 0
 
 
@@ -176,7 +172,7 @@ def audit(call: Call) -> int:
             if call.has("json"):
                 _dump({"queue": queue, **finding.as_dict()})
             else:
-                print(f"{finding.kind}: {_printable(finding.where)}: {_printable(finding.text)}")
+                print(f"{finding.kind}: {printable(finding.where)}: {printable(finding.text)}")
     counting.clear()
     if not found and not call.has("json"):
         print("nothing found")
@@ -199,7 +195,7 @@ def repair(call: Call) -> int:
                 _dump({"queue": queue, **finding.as_dict(), "repaired": reason is None, "reason": reason})
             else:
                 outcome = "repaired" if reason is None else f"left: {reason}"
-                print(f"{finding.kind}: {_printable(finding.where)}: {outcome}")
+                print(f"{finding.kind}: {printable(finding.where)}: {outcome}")
     counting.clear()
     if not call.has("json"):
         print(f"{done} repaired, {left} left")

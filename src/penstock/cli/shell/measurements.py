@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from penstock.cli.shell_options import Options
-from penstock.cli.shell_session import connection, open_link
+from penstock.cli.shell.options import Options
+from penstock.cli.shell.session import connection, open_link
 from penstock.client.connection import Connection
 
 SAMPLE_PAUSE_S = 0.01  # between two PINGs: often enough to see a hiccup, seldom enough not to be the load

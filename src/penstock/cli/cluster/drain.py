@@ -6,17 +6,16 @@ jobs are looked at: their states tell what each of them waits for.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import cluster_table as table
-from penstock.cli.cluster_access import Access, fetch
-from penstock.cli.cluster_view import SHORT_ID, Line, Report, report_of, scan
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.cluster import table
+from penstock.cli.cluster.access import Access, fetch, typed_command
+from penstock.cli.cluster.view import SHORT_ID, Line, Report, report_of, scan
+from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection
 from penstock.errors import OperatorError, PeerError
@@ -45,17 +44,17 @@ class Held:
     wait_ms: int = 0  # the longest time until one of them is due
 
 
-def drain(access: Access, address: Address, voice: Voice, timeout_s: float | None = None) -> int:
+def drain(access: Access, address: Address, printer: EventPrinter, timeout_s: float | None = None) -> int:
     """Let a node hand over all its jobs, and tell how far it is. Gives the exit code."""
     link = access.open(address)
     try:
         report = report_of(link)
         _begin(link, report)
         sentence = f"{address} takes no new jobs, and hands over those it holds: {report.jobs}."
-        voice.tell("draining", sentence, address=str(address), jobs=report.jobs)
-        return _follow(link, address, report.jobs, voice, timeout_s)
+        printer.event("draining", sentence, address=str(address), jobs=report.jobs)
+        return _follow(link, address, report.jobs, printer, timeout_s)
     except KeyboardInterrupt:
-        voice.tell("interrupted", _still_draining(address), address=str(address))
+        printer.event("interrupted", _still_draining(address), address=str(address))
         return EXIT_INTERRUPTED
     finally:
         link.close()
@@ -77,24 +76,18 @@ def _begin(link: Connection, report: Report) -> None:
         raise OperatorError(f"{link.address}: {reply}")
 
 
-def command(address: Address, *words: str) -> str:
-    """A command for a person to type."""
-    host = "" if address.host == "127.0.0.1" else f" -h {shlex.quote(address.host)}"
-    return f"penstock cli{host} -p {address.port} {' '.join(words)}"
-
-
 def _still_draining(address: Address) -> str:
     return (
         f"{address} goes on draining by itself. See how far it is:\n  penstock cluster status {address}\n"
-        f"Let it stay in the cluster after all:\n  {command(address, 'CLUSTER', 'LEAVING', 'no')}"
+        f"Let it stay in the cluster after all:\n  {typed_command(address, 'CLUSTER', 'LEAVING', 'no')}"
     )
 
 
-def _follow(link: Connection, address: Address, total: int, voice: Voice, timeout_s: float | None) -> int:
+def _follow(link: Connection, address: Address, total: int, printer: EventPrinter, timeout_s: float | None) -> int:
     """Tell the progress until nothing is left."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     left, explain_at = total, time.monotonic() + STALL_SECONDS
-    with _progress(total, voice) as show:
+    with _progress(total, printer) as show:
         while True:
             report = _ask_again(link)
             now = time.monotonic()
@@ -104,14 +97,14 @@ def _follow(link: Connection, address: Address, total: int, voice: Voice, timeou
             if not left:
                 break
             if deadline is not None and now > deadline:
-                voice.warn(f"{table.jobs(left)} left after {timeout_s:g} s.\n{_still_draining(address)}")
+                printer.warning(f"{table.jobs(left)} left after {timeout_s:g} s.\n{_still_draining(address)}")
                 return EXIT_NOT_DONE
             if now > explain_at:
                 explain_at = now + AGAIN_SECONDS
                 for reason in reasons(held_by(link, report), report):
-                    voice.tell("stalled", f"  {reason}", reason=reason, left=left)
+                    printer.event("stalled", f"  {reason}", reason=reason, left=left)
             time.sleep(POLL_SECONDS)
-    voice.tell("drained", f"{address} holds nothing any more.", address=str(address))
+    printer.event("drained", f"{address} holds nothing any more.", address=str(address))
     return EXIT_DONE
 
 
@@ -129,9 +122,9 @@ def _ask_again(link: Connection) -> Report:
 
 
 @contextmanager
-def _progress(total: int, voice: Voice) -> Iterator[Callable[[int], None]]:
+def _progress(total: int, printer: EventPrinter) -> Iterator[Callable[[int], None]]:
     """Show how many jobs are left: a bar on a terminal, else a line now and then."""
-    if table.is_terminal() and not voice.is_json:
+    if table.is_terminal() and not printer.is_json:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.fields[left]} left"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
@@ -145,7 +138,7 @@ def _progress(total: int, voice: Voice) -> Iterator[Callable[[int], None]]:
         nonlocal said_at, said
         if total and left != said and (not left or time.monotonic() - said_at >= LINE_SECONDS):
             said_at, said = time.monotonic(), left
-            voice.tell("progress", f"{left} of {table.jobs(total)} left", left=left, total=total)
+            printer.event("progress", f"{left} of {table.jobs(total)} left", left=left, total=total)
 
     yield say
 

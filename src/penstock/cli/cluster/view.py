@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from penstock.cli.cluster_access import Access, checked, everybody, fetch, one_line, stranger
+from penstock.cli.cluster.access import Access, checked, everybody, fetch, one_line, stranger
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection
 from penstock.errors import AuthenticationError, PeerError, ReplyError
@@ -206,7 +206,7 @@ def scan(link: Connection, state: str, most: int) -> list[bytes] | None:
 # All of them.
 
 
-def look(access: Access, address: Address, count_acked: bool = False) -> View:
+def view_cluster(access: Access, address: Address, count_acked: bool = False) -> View:
     """Ask a node, and everybody it knows. Raises PeerError if the first one can't be asked."""
     first = ask(access, address, count_acked)
     # The nodes tell the port of clients without TLS, if they have one. Where we were told that of TLS, the others' is

@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 from penstock import fsq
-from penstock.cli.fsq_admin import mode_of
-from penstock.cli.fsq_call import BadValue, Call, UsageError
+from penstock.cli.fsq.admin import mode_of
+from penstock.cli.fsq.call import BadValue, Call, UsageError
 from penstock.fsq.engine import JOBS_MAX, Engine, Job
 from penstock.fsq.waiting import RESCAN_SECONDS
 

@@ -1,12 +1,10 @@
-"""`penstock cluster`: clusters for people, to try one out, to look at it, and to change who is in it.
+"""The commands of `penstock cluster` and their options. What they do is in modules that are loaded when needed:
 
-This module holds the options. Each command is a module of its own that is loaded when it is called:
-
-    cluster_create.py   create, start, stop (processes and directories: cluster_local.py)
-    cluster_status.py   status (what the nodes say: cluster_view.py; tables: cluster_table.py)
-    cluster_change.py   add, remove, forget (an add that failed: cluster_undo.py)
-    cluster_drain.py    drain
-    cluster_access.py   how nodes are reached    cluster_voice.py   what is said meanwhile    cluster_help.py   the help
+create.py   create, start, stop (processes and directories: local.py)
+status.py   status (what the nodes report: view.py; tables: table.py)
+change.py   add, remove, forget
+drain.py    drain
+access.py   connections to nodes    usage.py   help texts
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import cluster_help
 from penstock.cli.application import application
 from penstock.cli.application import run as run_application
-from penstock.cli.cluster_access import access
-from penstock.cli.cluster_local import DEFAULT_DIRECTORY, address_of_any
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.cluster import usage
+from penstock.cli.cluster.access import access
+from penstock.cli.cluster.local import DEFAULT_DIRECTORY, address_of_any
+from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address, parse_address
 
 DEFAULT_ADDRESS = "127.0.0.1"
@@ -65,7 +63,7 @@ Timeout = Annotated[
 def run(argv: list[str]) -> int:
     """Run `penstock cluster` with these words. Returns the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(cluster_help.USAGE, end="")
+        print(usage.USAGE, end="")
         return 0
     return run_application(app, argv, "penstock cluster")
 
@@ -77,7 +75,7 @@ def _asked(address: str | None) -> Address:
     return address_of_any(DEFAULT_DIRECTORY) or parse_address(DEFAULT_ADDRESS)
 
 
-@app.command(help=cluster_help.CREATE)
+@app.command(help=usage.CREATE)
 def create(
     count: Annotated[int, typer.Argument(metavar="N", help="How many nodes, 1 to 50.", show_default=False)],
     directory: Directory = DEFAULT_DIRECTORY,
@@ -88,28 +86,28 @@ def create(
     is_json: Json = False,
 ) -> None:
     """Start nodes on this machine that form a cluster."""
-    from penstock.cli import cluster_create
+    from penstock.cli.cluster import create as local_cluster
 
-    raise typer.Exit(cluster_create.create(directory, count, base_port, replace, Voice(is_json)))
+    raise typer.Exit(local_cluster.create(directory, count, base_port, replace, EventPrinter(is_json)))
 
 
-@app.command(help=cluster_help.START)
+@app.command(help=usage.START)
 def start(directory: Directory = DEFAULT_DIRECTORY, is_json: Json = False) -> None:
     """Start the nodes of a directory again."""
-    from penstock.cli import cluster_create
+    from penstock.cli.cluster import create as local_cluster
 
-    raise typer.Exit(cluster_create.start(directory, Voice(is_json)))
+    raise typer.Exit(local_cluster.start(directory, EventPrinter(is_json)))
 
 
-@app.command(help=cluster_help.STOP)
+@app.command(help=usage.STOP)
 def stop(directory: Directory = DEFAULT_DIRECTORY, is_json: Json = False) -> None:
     """Stop the nodes of a directory."""
-    from penstock.cli import cluster_create
+    from penstock.cli.cluster import create as local_cluster
 
-    raise typer.Exit(cluster_create.stop(directory, Voice(is_json)))
+    raise typer.Exit(local_cluster.stop(directory, EventPrinter(is_json)))
 
 
-@app.command(help=cluster_help.STATUS)
+@app.command(help=usage.STATUS)
 def status(
     address: Annotated[
         str | None, typer.Argument(metavar="ADDRESS", help=f"The node to ask first.{DEFAULT_NODE}", show_default=False)
@@ -125,13 +123,13 @@ def status(
     key: Key = None,
 ) -> None:
     """Show the nodes of a cluster."""
-    from penstock.cli import cluster_status
+    from penstock.cli.cluster.status import status as show_status
 
     way = access(password, tls, ca, cert, key)
-    raise typer.Exit(cluster_status.status(way, _asked(address), is_json, watch))
+    raise typer.Exit(show_status(way, _asked(address), is_json, watch))
 
 
-@app.command(help=cluster_help.ADD)
+@app.command(help=usage.ADD)
 def add(
     address: NodeAddress,
     to: Annotated[str, typer.Option("--to", metavar="ADDRESS", help="A node of the cluster.", show_default=False)],
@@ -147,14 +145,14 @@ def add(
     key: Key = None,
 ) -> None:
     """Take a node into a cluster."""
-    from penstock.cli import cluster_change
+    from penstock.cli.cluster import change
 
     way = access(password, tls, ca, cert, key)
-    code = cluster_change.add(way, parse_address(address), parse_address(to), force, timeout, Voice(is_json))
+    code = change.add(way, parse_address(address), parse_address(to), force, timeout, EventPrinter(is_json))
     raise typer.Exit(code)
 
 
-@app.command(help=cluster_help.DRAIN)
+@app.command(help=usage.DRAIN)
 def drain(
     address: NodeAddress,
     timeout: Timeout = None,
@@ -166,13 +164,13 @@ def drain(
     key: Key = None,
 ) -> None:
     """Empty a node."""
-    from penstock.cli import cluster_drain
+    from penstock.cli.cluster.drain import drain as drain_node
 
     way = access(password, tls, ca, cert, key)
-    raise typer.Exit(cluster_drain.drain(way, parse_address(address), Voice(is_json), timeout))
+    raise typer.Exit(drain_node(way, parse_address(address), EventPrinter(is_json), timeout))
 
 
-@app.command(help=cluster_help.REMOVE)
+@app.command(help=usage.REMOVE)
 def remove(
     address: NodeAddress,
     shutdown: Annotated[bool, typer.Option("--shutdown", help="Stop the node in the end.")] = False,
@@ -186,14 +184,14 @@ def remove(
     key: Key = None,
 ) -> None:
     """Take a node out of its cluster."""
-    from penstock.cli import cluster_change
+    from penstock.cli.cluster import change
 
     way = access(password, tls, ca, cert, key)
-    code = cluster_change.remove(way, parse_address(address), shutdown, force, timeout, Voice(is_json))
+    code = change.remove(way, parse_address(address), shutdown, force, timeout, EventPrinter(is_json))
     raise typer.Exit(code)
 
 
-@app.command(help=cluster_help.FORGET)
+@app.command(help=usage.FORGET)
 def forget(
     node: Annotated[
         str, typer.Argument(metavar="NODE", help="The dead node: an id or an address.", show_default=False)
@@ -211,7 +209,7 @@ def forget(
     key: Key = None,
 ) -> None:
     """Let all nodes forget a dead one."""
-    from penstock.cli import cluster_change
+    from penstock.cli.cluster import change
 
     way = access(password, tls, ca, cert, key)
-    raise typer.Exit(cluster_change.forget(way, node, _asked(at), force, Voice(is_json)))
+    raise typer.Exit(change.forget(way, node, _asked(at), force, EventPrinter(is_json)))

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from penstock.cli.fsq_table import COMMANDS, LAUNCHER, Command, Flag
+from penstock.cli.fsq.table import COMMANDS, LAUNCHER, Command, Flag
 from penstock.fsq.constants import SETTINGS
 
 WIDTH = 100
@@ -154,7 +154,7 @@ def man_pages() -> dict[str, str]:
 
 def _standard_page() -> str:
     lines = [
-        '.\\" Written by scripts/man from src/penstock/cli/fsq_man.py: change that, then run `make docs`.',
+        '.\\" Written by scripts/man from src/penstock/cli/fsq/man.py: change that, then run `make docs`.',
         '.TH FSQ 7 "" Penstock "Directories as queues"',
         ".SH NAME",
         "fsq \\- the standard for queues that are directories",
@@ -182,7 +182,7 @@ def _page(title: str, program: str, command: Command | None) -> str:
     syntax = LAUNCHER_SYNTAX if command is None else f"[flags] {command.syntax}"
     summary = "directories as queues" if command is None else command.summary.rstrip(".")
     lines = [
-        '.\\" Written by scripts/man from src/penstock/cli/fsq_table.py: change that, then run `make docs`.',
+        '.\\" Written by scripts/man from src/penstock/cli/fsq/table.py: change that, then run `make docs`.',
         f'.TH {_roff(title.upper())} 1 "" Penstock "Directories as queues"',
         ".SH NAME",
         f"{_roff(title)} \\- {_roff(summary[0].lower() + summary[1:])}",
@@ -217,7 +217,7 @@ def reference() -> str:
     """Give the page of docs/reference."""
     parts = [
         "# The command fsq\n",
-        "<!-- Written by scripts/man from src/penstock/cli/fsq_table.py: change that, then run `make docs`. -->\n",
+        "<!-- Written by scripts/man from src/penstock/cli/fsq/table.py: change that, then run `make docs`. -->\n",
         "`fsq` and `penstock fsq` are the same. *Ours* marks what the original doesn't have. What the directories and",
         "names look like, the settings and the Python names are in [directories as queues](fsq.md).\n",
         f"```text\nfsq {LAUNCHER_SYNTAX}\n```\n",

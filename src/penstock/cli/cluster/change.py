@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from penstock.cli import cluster_table as table
-from penstock.cli.cluster_access import Access, everybody, execute
-from penstock.cli.cluster_drain import command, drain
-from penstock.cli.cluster_undo import undo
-from penstock.cli.cluster_view import (
+from penstock.cli.cluster import table
+from penstock.cli.cluster.access import Access, everybody, execute, typed_command
+from penstock.cli.cluster.drain import drain
+from penstock.cli.cluster.view import (
     FINE,
     NO_LINK,
     SHORT_ID,
@@ -26,24 +25,29 @@ from penstock.cli.cluster_view import (
     Report,
     View,
     ask,
-    look,
     opinions,
     report_of,
+    view_cluster,
 )
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address, parse_address
 from penstock.errors import CallerError, ConnectionLost, OperatorError, PeerError
 
 POLL_SECONDS = 0.25
 MEET_AGAIN_SECONDS = 5.0  # a handshake that was lost is given up by then on most clusters, and begun anew
 FORGET_SECONDS = 30.0  # half of the minute for which a node doesn't listen to gossip about one that it forgot
-FINE_LOOKS = 2  # in a row: a link that is refused exists for a moment, too
+CHECKS = 2  # in a row: a refused link exists for a moment, and a handshake that was under way may end after the first
 SETTLE_SECONDS = 10.0  # an add that came at the last moment finds no node for its copies, and is refused by then
 GIVE_UP_SECONDS = 60.0  # four times the default node timeout: a dead node is known as such by then
 SHORT_ID_MIN = 4  # characters by which a node may be named
+UNDO_SECONDS = 15.0  # handshakes that are under way have ended by then
+
+UNDONE = "The nodes have forgotten each other again: the cluster is as it was before."
+NOT_UNDONE = "The cluster may refuse jobs until these nodes have forgotten each other again. Undo it with:"
+UNANSWERED = "Some nodes don't answer. When they do, make them forget, too:"
 
 
-class Pair(NamedTuple):
+class MissingLink(NamedTuple):
     """A node that doesn't see another: its name, where it can be told to meet it, and the other's address."""
 
     who: str
@@ -54,30 +58,30 @@ class Pair(NamedTuple):
 # Add.
 
 
-def add(access: Access, new: Address, to: Address, force: bool, timeout_s: float, voice: Voice) -> int:
+def add(access: Access, new: Address, to: Address, force: bool, timeout_s: float, printer: EventPrinter) -> int:
     """Introduce a node to a cluster, and wait until everybody sees it."""
     stranger = ask(access, new)
-    view = look(access, to)
+    view = view_cluster(access, to)
     if any(member.id == stranger.id for member in view.members if member.link != UNKNOWN):
         if view.members[0].id == stranger.id:
             raise CallerError(f"{new} and {to} are the same node. After --to, name one of the cluster it shall join.")
-        voice.tell("known", f"{new} is in this cluster already.", address=str(new), id=stranger.id)
+        printer.event("known", f"{new} is in this cluster already.", address=str(new), id=stranger.id)
     else:
         _check_newcomer(new, stranger, force)
     met = Address(_reachable_ip(new, to), stranger.me.port)
     for member in view.silent:
-        voice.warn(f"{member.name} can't be asked whether it sees the new node: {member.problem}")
-    joining = look(access, new)
+        printer.warning(f"{member.name} can't be asked whether it sees the new node: {member.problem}")
+    joining = view_cluster(access, new)
     try:
         left = _introduce(access, to, met, stranger.id, timeout_s)
     except BaseException:
-        voice.warn(_undone(access, view, joining, met))
+        printer.warning(_undone(access, view, joining, met))
         raise
     if left:
         raise OperatorError(f"{_unseen(new, stranger, left, timeout_s)}\n{_undone(access, view, joining, met)}")
-    count = len(look(access, to).members)
+    count = len(view_cluster(access, to).members)
     sentence = f"{new} is in the cluster now: {table.nodes(count)} see each other."
-    voice.tell("added", sentence, address=str(new), id=stranger.id, nodes=count)
+    printer.event("added", sentence, address=str(new), id=stranger.id, nodes=count)
     return 0
 
 
@@ -85,7 +89,7 @@ def _check_newcomer(new: Address, stranger: Report, force: bool) -> None:
     if stranger.is_leaving:
         raise OperatorError(
             f"{new} is about to leave: nobody would give it jobs.\n"
-            f"Let it stay first: {command(new, 'CLUSTER', 'LEAVING', 'no')}"
+            f"Let it stay first: {typed_command(new, 'CLUSTER', 'LEAVING', 'no')}"
         )
     if stranger.others and not force:
         names = ", ".join(str(Address(line.host, line.port)) for line in stranger.others[:3])
@@ -96,7 +100,7 @@ def _check_newcomer(new: Address, stranger: Report, force: bool) -> None:
     if stranger.jobs and not force:
         raise OperatorError(
             f"{new} holds {table.jobs(stranger.jobs)}, which would become jobs of the cluster.\n"
-            f"Use --force if that is what you want. To throw them away: {command(new, 'CLUSTER', 'RESET')}"
+            f"Use --force if that is what you want. To throw them away: {typed_command(new, 'CLUSTER', 'RESET')}"
         )
 
 
@@ -116,15 +120,15 @@ def _reachable_ip(new: Address, to: Address) -> str:
     return ip
 
 
-def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_s: float) -> list[Pair]:
+def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_s: float) -> list[MissingLink]:
     """Let nodes that don't see each other meet, until all do; gives those that still don't."""
     deadline = time.monotonic() + timeout_s
     met_at = 0.0
     fine = 0
     while True:
-        left = unacquainted(look(access, to), node_id, new)
+        left = unacquainted(view_cluster(access, to), node_id, new)
         fine = 0 if left else fine + 1
-        if fine == FINE_LOOKS or (left and time.monotonic() > deadline):
+        if fine == CHECKS or (left and time.monotonic() > deadline):
             return left
         if left and time.monotonic() - met_at > MEET_AGAIN_SECONDS:
             met_at = time.monotonic()
@@ -135,10 +139,10 @@ def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_
         time.sleep(POLL_SECONDS)
 
 
-def unacquainted(view: View, node_id: str, new: Address) -> list[Pair]:
+def unacquainted(view: View, node_id: str, new: Address) -> list[MissingLink]:
     """Who of the nodes doesn't see the new one, and whom that doesn't see."""
     found = [
-        Pair(who.name, who.place, new)
+        MissingLink(who.name, who.place, new)
         for opinion, members in opinions(view, node_id).items()
         if opinion != FINE
         for who in members
@@ -149,13 +153,13 @@ def unacquainted(view: View, node_id: str, new: Address) -> list[Pair]:
         return found
     seen = {line.id for line in newcomer.report.lines.values() if line.opinion == FINE} | {node_id}
     return found + [
-        Pair(newcomer.name, newcomer.place, other.address)
+        MissingLink(newcomer.name, newcomer.place, other.address)
         for other in view.answering
         if other.id not in seen and other.address is not None
     ]
 
 
-def _unseen(new: Address, stranger: Report, left: Iterable[Pair], timeout_s: float) -> str:
+def _unseen(new: Address, stranger: Report, left: Iterable[MissingLink], timeout_s: float) -> str:
     pairs = ", ".join(f"{pair.who} doesn't see {pair.whom}" for pair in left)
     return (
         f"{new} is not in the cluster after {timeout_s:g} s: {pairs}.\n"
@@ -171,34 +175,101 @@ def _undone(access: Access, view: View, joining: View, met: Address) -> str:
     return undo(access, view, joining, met)
 
 
+# Undo an add that failed: a node that lists one which it can't use counts on it for copies, and refuses jobs. So each
+# side is told to forget the other, until no node lists one of the other side in two checks in a row.
+
+
+ListedNode = tuple[Address, str]  # a node, and an id that it lists and must forget
+
+
+class Side(NamedTuple):
+    """Nodes of one side, and those of the other side that they shall not know."""
+
+    places: list[Address]
+    ids: set[str]
+    addresses: set[Address]
+
+    def unwanted(self, report: Report) -> list[str]:
+        """Ids under which a node lists the other side, handshakes included."""
+        return [
+            line.id
+            for line in report.lines.values()
+            if line.id in self.ids or ("handshake" in line.flags and Address(line.host, line.port) in self.addresses)
+        ]
+
+
+def undo(access: Access, cluster: View, joining: View, met: Address) -> str:
+    """Let two sides forget each other, the second of which was met at an address; gives what to say about it."""
+    sides = [_side(cluster, joining, met), _side(joining, cluster)]
+    deadline = time.monotonic() + UNDO_SECONDS
+    quiet = 0
+    while True:
+        listed: list[ListedNode] = []
+        silent: list[ListedNode] = []
+        for side in sides:
+            _forget(access, side, listed, silent)
+        quiet = 0 if listed else quiet + 1
+        if quiet == CHECKS or (listed and time.monotonic() > deadline):
+            break
+        time.sleep(POLL_SECONDS)
+    said = [NOT_UNDONE, *map(_typed, listed)] if listed else [UNDONE]
+    return "\n".join([*said, UNANSWERED, *map(_typed, silent)] if silent else said)
+
+
+def _side(here: View, there: View, *addresses: Address) -> Side:
+    ours, theirs = ({member.id for member in view.members} for view in (here, there))
+    places = [member.place for member in here.members if member.id not in theirs and member.place is not None]
+    told = {member.address for member in there.members if member.address is not None}
+    return Side(places, theirs - ours, told | set(addresses))
+
+
+def _forget(access: Access, side: Side, listed: list[ListedNode], silent: list[ListedNode]) -> None:
+    """Ask nodes whom they list, and tell them to forget; adds what there was to forget, or may be."""
+    for place, report in everybody(lambda place: ask(access, place), side.places).items():
+        if isinstance(report, PeerError):
+            silent += [(place, node_id) for node_id in sorted(side.ids)]
+            continue
+        for node_id in side.unwanted(report):
+            listed.append((place, node_id))
+            with suppress(PeerError):  # it is gone already, or the next look finds it again
+                access.run(place, "CLUSTER", "FORGET", node_id)
+
+
+def _typed(pair: ListedNode) -> str:
+    place, node_id = pair
+    return f"  {typed_command(place, 'CLUSTER', 'FORGET', node_id)}"
+
+
 # Remove.
 
 
-def remove(access: Access, address: Address, shutdown: bool, force: bool, timeout_s: float | None, voice: Voice) -> int:
+def remove(
+    access: Access, address: Address, shutdown: bool, force: bool, timeout_s: float | None, printer: EventPrinter
+) -> int:
     """Empty a node, take it out of the cluster, and make it one that stands alone."""
-    view = look(access, address)
+    view = view_cluster(access, address)
     node_id = view.members[0].id
     if len(view.members) == 1:
         raise OperatorError(f"{address} is in no cluster: there is nothing to remove it from.")
-    _check_all_answer(view, force, voice)
-    code = drain(access, address, voice, timeout_s)
+    _check_all_answer(view, force, printer)
+    code = drain(access, address, printer, timeout_s)
     if code:
         return code
-    view = look(access, address)
-    _check_all_answer(view, force, voice)
-    _forget_everywhere(access, view, view.members[0], voice)
-    _reset(access, address, voice)
+    view = view_cluster(access, address)
+    _check_all_answer(view, force, printer)
+    _forget_everywhere(access, view, view.members[0], printer)
+    _reset(access, address, printer)
     back = [one.name for one in _listing(access, view, node_id)]
     if back:
         raise OperatorError(f"{address} is alone, but {', '.join(back)} know it again: run `penstock cluster forget`.")
     if shutdown:
         _shut_down(access, address)
     ending = " and has stopped" if shutdown else ""
-    voice.tell("removed", f"{address} is out of the cluster{ending}.", address=str(address), id=node_id)
+    printer.event("removed", f"{address} is out of the cluster{ending}.", address=str(address), id=node_id)
     return 0
 
 
-def _check_all_answer(view: View, force: bool, voice: Voice) -> None:
+def _check_all_answer(view: View, force: bool, printer: EventPrinter) -> None:
     for member in view.silent:
         text = f"{member.name} can't be asked ({member.problem}), and would bring the node back when it returns"
         if not force:
@@ -206,7 +277,7 @@ def _check_all_answer(view: View, force: bool, voice: Voice) -> None:
                 f"{text}.\nStart it, or if it is gone for good: penstock cluster forget {member.id[:SHORT_ID]} "
                 f"--from {view.asked}. Or use --force."
             )
-        voice.warn(f"{text}: repeat `penstock cluster forget` then.")
+        printer.warning(f"{text}: repeat `penstock cluster forget` then.")
 
 
 def _others(view: View, node_id: str) -> dict[Address, Member]:
@@ -214,7 +285,7 @@ def _others(view: View, node_id: str) -> dict[Address, Member]:
     return {member.place: member for member in view.answering if member.id != node_id and member.place is not None}
 
 
-def _forget_everywhere(access: Access, view: View, gone: Member, voice: Voice) -> None:
+def _forget_everywhere(access: Access, view: View, gone: Member, printer: EventPrinter) -> None:
     """Tell all nodes to forget one, at once, until none of them lists it."""
     places = _others(view, gone.id)
     deadline = time.monotonic() + FORGET_SECONDS
@@ -228,7 +299,9 @@ def _forget_everywhere(access: Access, view: View, gone: Member, voice: Voice) -
             raise OperatorError(f"{gone.name} is not forgotten by {names}. Nothing is lost: run this again.")
         time.sleep(POLL_SECONDS)
     told = [member.name for member in places.values()]
-    voice.tell("forgotten", f"Forgotten by {', '.join(told) or 'nobody: no other node answers'}.", id=gone.id, by=told)
+    printer.event(
+        "forgotten", f"Forgotten by {', '.join(told) or 'nobody: no other node answers'}.", id=gone.id, by=told
+    )
 
 
 def _forget_at(access: Access, place: Address, gone: Member) -> None:
@@ -248,7 +321,7 @@ def _listing(access: Access, view: View, node_id: str) -> list[Member]:
     ]
 
 
-def _reset(access: Access, address: Address, voice: Voice) -> None:
+def _reset(access: Access, address: Address, printer: EventPrinter) -> None:
     """Make a node that nobody knows any more forget the others, too. It must hold nothing."""
     link = access.open(address)
     try:
@@ -264,7 +337,7 @@ def _reset(access: Access, address: Address, voice: Voice) -> None:
         execute(link, "CLUSTER", "LEAVING", "no")  # or it would be useless to the next cluster it joins
     finally:
         link.close()
-    voice.tell("reset", f"{address} stands alone, and is empty.", address=str(address))
+    printer.event("reset", f"{address} stands alone, and is empty.", address=str(address))
 
 
 def _shut_down(access: Access, address: Address) -> None:
@@ -281,22 +354,22 @@ def _shut_down(access: Access, address: Address) -> None:
 # Forget.
 
 
-def forget(access: Access, who: str, at: Address, force: bool, voice: Voice) -> int:
+def forget(access: Access, who: str, at: Address, force: bool, printer: EventPrinter) -> int:
     """Let all nodes of a cluster forget one that is dead."""
-    view = look(access, at)
+    view = view_cluster(access, at)
     gone = find(view, who)
     if gone.id == view.members[0].id:
         raise CallerError(
             f"{who} is the node that is asked. Ask another one: penstock cluster forget {who} --from ADDRESS"
         )
     if not force:
-        _check_dead(access, view, gone, voice)
-    _forget_everywhere(access, view, gone, voice)
+        _check_dead(access, view, gone, printer)
+    _forget_everywhere(access, view, gone, printer)
     for member in view.silent:
         if member.id != gone.id:
-            voice.warn(f"{member.name} could not be told ({member.problem}). Repeat this when it is back.")
+            printer.warning(f"{member.name} could not be told ({member.problem}). Repeat this when it is back.")
     sentence = f"{gone.name} is out of the cluster. Jobs of which only it had a copy come back with it, if ever."
-    voice.tell("removed", sentence, id=gone.id)
+    printer.event("removed", sentence, id=gone.id)
     return 0
 
 
@@ -311,7 +384,7 @@ def find(view: View, who: str) -> Member:
     raise CallerError(f"{who!r}: {problem}. Give an address or the beginning of an id. There are: {known}.")
 
 
-def _check_dead(access: Access, view: View, gone: Member, voice: Voice) -> None:
+def _check_dead(access: Access, view: View, gone: Member, printer: EventPrinter) -> None:
     """Refuse to forget a node that lives; wait a while for the others to give it up."""
     deadline = time.monotonic() + GIVE_UP_SECONDS
     is_told = False
@@ -335,6 +408,6 @@ def _check_dead(access: Access, view: View, gone: Member, voice: Voice) -> None:
             )
         if not is_told:
             is_told = True
-            voice.tell("waiting", f"Waiting until the others have given {member.name} up.", id=member.id)
+            printer.event("waiting", f"Waiting until the others have given {member.name} up.", id=member.id)
         time.sleep(POLL_SECONDS)
-        view = look(access, view.asked)
+        view = view_cluster(access, view.asked)

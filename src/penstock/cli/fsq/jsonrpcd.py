@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.cli.fsq_call import PERM, BadValue, Call, UsageError
+from penstock.cli.fsq.call import PERM, BadValue, Call, UsageError
 from penstock.fsq.remote import server
 
 WORKERS = 5

@@ -11,13 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.cli import cluster_local as local
-from penstock.cli import cluster_table as table
-from penstock.cli.cluster_access import Access, everybody, execute
-from penstock.cli.cluster_local import LocalNode
-from penstock.cli.cluster_table import Column
-from penstock.cli.cluster_view import FINE, SHORT_ID, Report, ask, parse_info
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.cluster import local, table
+from penstock.cli.cluster.access import Access, everybody, execute
+from penstock.cli.cluster.local import LocalNode
+from penstock.cli.cluster.table import Column
+from penstock.cli.cluster.view import FINE, SHORT_ID, Report, ask, parse_info
+from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address
 from penstock.client.connection import DEFAULT_PORT
 from penstock.errors import CallerError, OperatorError, PeerError
@@ -49,7 +48,7 @@ COLUMNS: tuple[Column[Running], ...] = (
 )
 
 
-def create(directory: Path, count: int, base_port: int, replace: bool, voice: Voice) -> int:
+def create(directory: Path, count: int, base_port: int, replace: bool, printer: EventPrinter) -> int:
     """Make nodes, start them, and introduce them to each other."""
     if not 1 <= count <= local.NODES_MAX:
         raise CallerError(f"A cluster for trying out has 1 to {local.NODES_MAX} nodes, not {count}.")
@@ -57,7 +56,7 @@ def create(directory: Path, count: int, base_port: int, replace: bool, voice: Vo
         most = local.ephemeral_start() - local.BUS_OFFSET - count
         raise CallerError(f"--base-port {base_port} can't be: give a port from 1 to {most}.")
     if replace:
-        _replace(directory, voice)
+        _replace(directory, printer)
     nodes = local.prepare(directory, count, base_port)
     running = _start(nodes)
     try:
@@ -65,11 +64,11 @@ def create(directory: Path, count: int, base_port: int, replace: bool, voice: Vo
     except BaseException:
         _stop(nodes, None)
         raise
-    _show(running, voice)
-    return _advise(nodes, directory, voice, f"{table.nodes(count)} running; all of them see each other.")
+    _show(running, printer)
+    return _advise(nodes, directory, printer, f"{table.nodes(count)} running; all of them see each other.")
 
 
-def _replace(directory: Path, voice: Voice) -> None:
+def _replace(directory: Path, printer: EventPrinter) -> None:
     try:
         nodes = local.load(directory)
     except CallerError:
@@ -78,23 +77,23 @@ def _replace(directory: Path, voice: Voice) -> None:
         stopping = f"penstock cluster stop{local.option(directory)}"
         raise OperatorError(f"The old cluster does not stop, so nothing was deleted. `{stopping}` tells why.")
     local.delete(directory)
-    voice.tell("deleted", f"The cluster that was in {directory} is deleted.", directory=str(directory))
+    printer.event("deleted", f"The cluster that was in {directory} is deleted.", directory=str(directory))
 
 
-def start(directory: Path, voice: Voice) -> int:
+def start(directory: Path, printer: EventPrinter) -> int:
     """Start the nodes that were created, and wait until they see each other again."""
     nodes = local.load(directory)
     idle = [node for node in nodes if node.pid() is None]
     _start(idle)
     running = [_running(node) for node in nodes]
     _reunite(nodes)
-    _show(running, voice)
-    return _advise(nodes, directory, voice, f"{table.nodes(len(idle))} started.")
+    _show(running, printer)
+    return _advise(nodes, directory, printer, f"{table.nodes(len(idle))} started.")
 
 
-def stop(directory: Path, voice: Voice) -> int:
+def stop(directory: Path, printer: EventPrinter) -> int:
     """Stop the nodes that were created."""
-    return 0 if _stop(local.load(directory), voice) else 1
+    return 0 if _stop(local.load(directory), printer) else 1
 
 
 def _start(nodes: Sequence[LocalNode]) -> list[Running]:
@@ -229,15 +228,15 @@ def _ends(node: LocalNode) -> bool:
     return _comes_true(lambda: not node.is_running(), STOP_SECONDS)
 
 
-def _show(running: Sequence[Running], voice: Voice) -> None:
+def _show(running: Sequence[Running], printer: EventPrinter) -> None:
     for one in running:
         facts = {"name": one.node.name, "address": str(one.node.address), "id": one.id, "pid": one.pid}
-        voice.tell("node", "", **facts, directory=str(one.node.directory))
-    if not voice.is_json:
+        printer.event("node", "", **facts, directory=str(one.node.directory))
+    if not printer.is_json:
         print(table.plain(COLUMNS, running))
 
 
-def _advise(nodes: Sequence[LocalNode], directory: Path, voice: Voice, sentence: str) -> int:
+def _advise(nodes: Sequence[LocalNode], directory: Path, printer: EventPrinter, sentence: str) -> int:
     port = nodes[0].port
     option = "" if port == DEFAULT_PORT else f" -p {port}"
     address = "" if port == DEFAULT_PORT else f" {nodes[0].address}"
@@ -249,30 +248,30 @@ def _advise(nodes: Sequence[LocalNode], directory: Path, voice: Voice, sentence:
     )
     width = max(len(command) for command, _ in tips)
     lines = [f"  {command:<{width}}  # {purpose}" for command, purpose in tips]
-    voice.tell("ready", "\n".join(["", sentence, "", "Next:", *lines]), nodes=len(nodes))
+    printer.event("ready", "\n".join(["", sentence, "", "Next:", *lines]), nodes=len(nodes))
     return 0
 
 
-def _stop(nodes: Sequence[LocalNode], voice: Voice | None) -> bool:
-    """Stop nodes and wait for them; False if one of them is still there. Without a voice, silently."""
+def _stop(nodes: Sequence[LocalNode], printer: EventPrinter | None) -> bool:
+    """Stop nodes and wait for them; False if one of them is still there. Without a printer, silently."""
     told: list[LocalNode] = []
     are_gone = True
     for node in nodes:
         try:
             if node.stop():
                 told.append(node)
-            elif voice:
-                voice.tell("idle", f"{node.name} was not running.", name=node.name)
+            elif printer:
+                printer.event("idle", f"{node.name} was not running.", name=node.name)
         except OperatorError as error:
             are_gone = False
-            if voice:
-                voice.warn(str(error))
+            if printer:
+                printer.warning(str(error))
     for node in told:
         if _ends(node):
-            if voice:
-                voice.tell("stopped", f"{node.name} stopped.", name=node.name)
+            if printer:
+                printer.event("stopped", f"{node.name} stopped.", name=node.name)
             continue
         are_gone = False
-        if voice:
-            voice.warn(f"{node.name} has not stopped after {STOP_SECONDS:.0f} s: see {node.log}.")
+        if printer:
+            printer.warning(f"{node.name} has not stopped after {STOP_SECONDS:.0f} s: see {node.log}.")
     return are_gone

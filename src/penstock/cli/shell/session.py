@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from penstock.cli import shell_format
-from penstock.cli.shell_options import Options
+from penstock.cli.shell import formats
+from penstock.cli.shell.options import Options
 from penstock.client.connection import Connection, Decoder, hiredis_decoder
 from penstock.client.replies import Decoder as PureDecoder
-from penstock.errors import AuthenticationError, ConnectionLost, PeerError, ReplyError
+from penstock.errors import AuthenticationError, CallerError, ConnectionLost, PeerError, ReplyError
+from penstock.wire import split_words
 
 # Texts made for reading: quoting them would only hide their lines.
 _ALWAYS_RAW = {
@@ -44,7 +45,7 @@ def open_link(link: Connection, options: Options) -> None:
     try:
         link.execute("AUTH", options.password)
     except ReplyError as error:
-        print(f"Warning: AUTH failed: {shell_format.printable(str(error))}", file=sys.stderr)
+        print(f"Warning: AUTH failed: {formats.printable(str(error))}", file=sys.stderr)
 
 
 def wants_color() -> bool:
@@ -135,14 +136,14 @@ class Session:
 
     def _formatted(self, reply: object, words: list[bytes]) -> bytes:
         if self._output == "json":
-            return shell_format.as_json(reply)
+            return formats.as_json(reply)
         if self._output == "csv":
-            return shell_format.csv(reply)
+            return formats.csv(reply)
         lowered = tuple(word.lower() for word in words[:2])
         readable = (lowered in _ALWAYS_RAW or lowered[:1] in _ALWAYS_RAW) and isinstance(reply, bytes)
         if self._output == "raw" or readable:
-            return shell_format.raw(reply, os.fsencode(self.options.delimiter))
-        return shell_format.human(reply, color=self._color)
+            return formats.raw(reply, os.fsencode(self.options.delimiter))
+        return formats.human(reply, color=self._color)
 
 
 def _harmless(name: str) -> bool:
@@ -162,3 +163,22 @@ def describe(error: PeerError) -> str:
     if "refused" in text or "No such file" in text:
         return f"{text}\nIs a node running there? Start one with: penstock server"
     return text
+
+
+# What a person types.
+
+
+def split_line(line: str) -> list[bytes]:
+    """The words of a line. Raises CallerError where quotes don't close as they should."""
+    # A terminal gives bytes that are not UTF-8 as surrogates: they go out as they came in.
+    try:
+        return split_words(line.encode("utf-8", "surrogateescape"))
+    except ValueError as error:
+        raise CallerError(f"Invalid argument(s): {error}") from None
+
+
+def repetition(words: list[bytes]) -> tuple[int, list[bytes]]:
+    """`5 PING` is PING five times."""
+    if len(words) > 1 and words[0].isdigit():
+        return int(words[0]), words[1:]
+    return 1, words

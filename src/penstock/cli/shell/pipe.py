@@ -15,9 +15,9 @@ import sys
 import time
 from typing import Any
 
-from penstock.cli.shell_format import printable
-from penstock.cli.shell_options import Options
-from penstock.cli.shell_session import connection, open_link
+from penstock.cli.shell.formats import printable
+from penstock.cli.shell.options import Options
+from penstock.cli.shell.session import connection, open_link
 from penstock.client.connection import Decoder, encode, hiredis_decoder
 from penstock.client.replies import NOTHING
 from penstock.errors import ConnectionLost, ReplyError
