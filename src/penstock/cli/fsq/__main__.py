@@ -2,4 +2,4 @@
 
 from penstock.cli.fsq.launcher import main
 
-main()
+main(program="fsq")

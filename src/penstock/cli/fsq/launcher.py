@@ -34,10 +34,10 @@ SETTINGS = {
 }
 
 
-def main(argv: list[str] | None = None) -> NoReturn:
+def main(argv: list[str] | None = None, program: str | None = None) -> NoReturn:
     """The entry point of `fsq`."""
     try:
-        status = run(sys.argv[1:] if argv is None else argv, program=Path(sys.argv[0]).stem)
+        status = run(sys.argv[1:] if argv is None else argv, program or Path(sys.argv[0]).stem)
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = 130
