@@ -17,8 +17,8 @@ from pyspark.errors import StreamingQueryException
 from penstock import blocking
 from penstock.cli.main import main
 from penstock.errors import CallerError, OperatorError
-from penstock.spark import draining, parquet
-from penstock.spark.draining import start_drain, wait_for
+from penstock.spark import parquet
+from penstock.spark.drain import end_drain, locked, start_drain, wait_for
 from tests.processes import wait_until
 from tests.spark.reading import numbers_in
 
@@ -67,7 +67,7 @@ def test_a_drain_that_goes_on_makes_few_large_files_with_times_in_utc(
     finally:
         query.stop()
     latest = json.loads(query.lastProgress.sources[0].latestOffset)
-    draining.end_drain(query, url)
+    end_drain(query, url)
     assert (latest["backlog"], latest["leases_lost"]) == (1, 0)
     assert store.queue("jobs").total() == 1  # it waits for another, or for an hour
     assert sorted(path.name for path in out.glob("batch=*")) == ["batch=1", "batch=2", "batch=3"]
@@ -88,7 +88,7 @@ def test_a_merge_that_was_killed_is_finished_when_the_drain_starts(out: Path) ->
     offsets = out / "_penstock" / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").touch()
-    with draining.held(str(out)):
+    with locked(str(out)):
         assert [path.name for path in out.glob("batch=*")] == ["batch=1"]
 
 
@@ -99,7 +99,7 @@ def test_a_folder_with_other_jobs_stops_the_drain_before_any_is_lost(
     drain(spark, url, out)
     (out / "batch=0").rename(out / "batch=1")
     push(store, 3)
-    with pytest.raises(StreamingQueryException, match="holds jobs of another drain"):
+    with pytest.raises(StreamingQueryException, match="has jobs of another drain"):
         drain(spark, url, out)
     assert numbers_in(out) == [1, 2]
     assert store.queue("jobs").total() == 1
@@ -114,24 +114,24 @@ def test_a_folder_with_batches_and_no_log_is_refused_before_jobs_are_taken(
     push(store, 3)
     with pytest.raises(CallerError, match="not its log"):
         drain(spark, url, out)
-    with pytest.raises(CallerError, match="not its log"), draining.held(str(out)):
+    with pytest.raises(CallerError, match="not its log"), locked(str(out)):
         pass
     assert numbers_in(out) == [1, 2]
     assert store.queue("jobs").size() == 1
 
 
 def test_a_second_drain_into_a_directory_is_refused_until_the_first_has_ended(out: Path) -> None:
-    refused = pytest.raises(CallerError, match="another drain writes into")
-    with draining.held(str(out)), refused, draining.held(str(out)):
+    refused = pytest.raises(CallerError, match="another drain is writing into")
+    with locked(str(out)), refused, locked(str(out)):
         pass
-    with draining.held(str(out)):
+    with locked(str(out)):
         pass
 
 
 def test_a_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = pytest.raises(OperatorError, match=f"can't write into {tmp_path}/file/out")
-    with refused, draining.held(f"{tmp_path}/file/out"):
+    with refused, locked(f"{tmp_path}/file/out"):
         pass
 
 
@@ -140,7 +140,7 @@ def test_a_time_between_batches_is_for_a_drain_that_goes_on(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}", "--every", "5s"])
-    assert "--every is for --follow" in capsys.readouterr().err
+    assert "--every needs --follow" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}", "--follow", "--every", "5"])
     assert "--every must be a time such as 60s" in capsys.readouterr().err
@@ -152,10 +152,10 @@ def test_the_command_line_refuses_a_second_drain_as_a_mistake_of_the_user(
 ) -> None:
     with blocking.connect(url) as store:
         store.queue("jobs").push(1)
-    with draining.held(str(out)), pytest.raises(SystemExit) as end:
+    with locked(str(out)), pytest.raises(SystemExit) as end:
         main(["spark", "drain", url, "jobs", "--to", f"parquet:{out}"])
     assert end.value.code == 2
-    assert "another drain writes into" in capsys.readouterr().err
+    assert "another drain is writing into" in capsys.readouterr().err
 
 
 def test_a_drain_of_a_wrong_path_is_refused_and_leaves_nothing_there(

@@ -1,10 +1,11 @@
-"""Errors of ours as one sentence, out of what Spark makes of them.
+"""Errors on their way through Spark: which calls are retried, and how errors of ours stay one sentence.
 
-An error in a Python source comes to the program as one of Spark's, with the traceback of the worker in its text. Of a
-refusal only the sentence is of use:
+An error in a Python source reaches the program as one of Spark's, with the traceback of the worker in its text. For an
+error of ours only the sentence is of use:
 
-    without_traceback    for the classes that workers run: an error of ours leaves them without its traceback
-    sentence_of          for the command line: the sentence in the text of an error of Spark's
+    retry_while_unreachable    repeats a call to a store that can't be reached, for a minute
+    without_traceback          for classes that workers run: errors of ours leave them without a traceback
+    sentence_of                for the command line: the sentence in the text of an error of Spark's
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
 from penstock import errors
-from penstock.errors import CallerError, OperatorError, PenstockError
+from penstock.errors import CallerError, ConnectionLost, OperatorError, PenstockError
 
 SPARK_TEXT_MAX = 500  # characters of an error of Spark's
 _OWN = re.compile(r"\bpenstock\.errors\.(\w+): (.+)")
@@ -27,15 +29,33 @@ _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
 
-Kind = TypeVar("Kind", bound=type)
+OUTAGE_S_MAX = 60.0  # a store that is unreachable for longer fails the query; whatever runs the query starts it again
+OUTAGE_PAUSE_S = 0.5
+
+AnyClass = TypeVar("AnyClass", bound=type)
+Result = TypeVar("Result")
 
 
-def without_traceback(kind: Kind) -> Kind:
-    """A class whose public methods hide the traceback of errors of ours, where a worker of Spark runs them."""
-    for name, method in list(vars(kind).items()):
+def retry_while_unreachable(
+    call: Callable[[], Result], repeated: tuple[type[PenstockError], ...] = (ConnectionLost,)
+) -> Result:
+    """Make a call again while the store can't be reached, for up to OUTAGE_S_MAX."""
+    until = time.monotonic() + OUTAGE_S_MAX
+    while True:
+        try:
+            return call()
+        except repeated:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(OUTAGE_PAUSE_S)
+
+
+def without_traceback(decorated: AnyClass) -> AnyClass:
+    """Decorate a class: its public methods hide the traceback of errors of ours, where a worker of Spark runs them."""
+    for name, method in list(vars(decorated).items()):
         if not name.startswith("_") and inspect.isfunction(method):
-            setattr(kind, name, _hiding(method))
-    return kind
+            setattr(decorated, name, _hiding(method))
+    return decorated
 
 
 def _hiding(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,14 +81,14 @@ def _hidden_traceback() -> Iterator[None]:
     try:
         yield
     except PenstockError:
-        # A worker reads this when it reports an error, and ends after that.
+        # Read by the worker when it reports an error, after which it ends.
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 
 
 def sentence_of(text: str) -> PenstockError:
-    """The sentence that says what is wrong: ours if there is one, else Python's last line, else the first line."""
+    """Return the error in a text of Spark's: ours if there is one, else Python's last line, else the first line."""
     own = _OWN.findall(text)
     if own:
         name, said = own[-1]
@@ -77,7 +97,7 @@ def sentence_of(text: str) -> PenstockError:
         return CallerError(said) if issubclass(kind, CallerError) else OperatorError(f"Spark failed: {said}")
     if _NOT_FOUND in text:
         return OperatorError(
-            "Spark failed: its Python does not know the format penstock. Run `penstock spark doctor`: it says why."
+            "Spark failed: its Python does not find the format penstock. `penstock spark doctor` says why."
         )
     of_python = _PYTHON.findall(text)
     said = of_python[-1] if of_python else text.strip().partition("\n")[0]

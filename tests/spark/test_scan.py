@@ -32,9 +32,9 @@ from penstock import blocking
 from penstock.errors import CallerError, Unsupported
 from penstock.queues.looks import Limit
 from penstock.queues.postgres import looks as postgres_looks
-from penstock.spark.columns import COLUMNS
 from penstock.spark.filters import Choice, choice_of
-from penstock.spark.looking import FilteringLook, QueueLook
+from penstock.spark.rows import COLUMNS
+from penstock.spark.scan import FilteringScan, QueueScan
 from penstock.spark.settings import read_settings
 from tests.processes import NodeProcess, meet
 
@@ -49,8 +49,8 @@ def parts_of(options: dict[str, Any], filters: Sequence[Filter] = (), columns: s
     """The rows of each partition, as Spark would read them."""
     given = {name: str(value) for name, value in options.items()}
     names = columns.split(",") if columns else list(COLUMNS)
-    look = (FilteringLook if filters else QueueLook)(read_settings(given, has_many=True), names)
-    if isinstance(look, FilteringLook):
+    look = (FilteringScan if filters else QueueScan)(read_settings(given, has_many=True), names)
+    if isinstance(look, FilteringScan):
         assert list(look.pushFilters(list(filters))) == list(filters)  # Spark checks them all
     found = []
     for partition in look.partitions():
