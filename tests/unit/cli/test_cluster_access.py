@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.cluster.access import Access, everybody, one_line
+from penstock.cli.cluster.access import Access, at_each, one_line
 from penstock.cli.cluster.view import ask, view_cluster
 from penstock.client.addresses import Address
 from penstock.errors import PeerError
@@ -39,9 +39,9 @@ def place(peer: Scripted) -> Address:
     ("reply", "hint"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "add --tls"),
-        (b"-ERR unknown command 'CLUSTER'\r\n", "no Penstock or Disque node, going by its answer: ERR unknown command"),
-        (b"-ERR This instance has cluster support disabled\r\n", "no Penstock or Disque node"),
-        (b"+OK\r\n", "no Penstock or Disque node, going by its answer: OK"),
+        (b"-ERR unknown command 'CLUSTER'\r\n", "not a Penstock or Disque node: it answered ERR unknown command"),
+        (b"-ERR This instance has cluster support disabled\r\n", "not a Penstock or Disque node"),
+        (b"+OK\r\n", "not a Penstock or Disque node: it answered OK"),
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH Authentication required. Use --password"),
         (b"-LOADING Disque is loading the dataset in memory\r\n", "LOADING"),
         (b"-DENIED Disque is running in protected mode\r\n", "DENIED"),
@@ -115,7 +115,7 @@ def test_a_handshake_is_a_note_and_no_member() -> None:
     with server(node(lines)) as peer:
         seen = view_cluster(Access(), place(peer))
         assert len(seen.members) == 1
-        assert seen.notes == [f"{place(peer)} is getting to know 127.0.0.1:1."]
+        assert seen.notes == [f"{place(peer)} is in a handshake with 127.0.0.1:1."]
 
 
 def test_one_of_many_that_fails_is_its_own_result() -> None:
@@ -124,7 +124,7 @@ def test_one_of_many_that_fails_is_its_own_result() -> None:
             raise PeerError("no\nadvice")
         return address.port
 
-    results = everybody(work, [Address("a", 1), Address("a", 2), Address("a", 1)])
+    results = at_each(work, [Address("a", 1), Address("a", 2), Address("a", 1)])
     assert list(results) == [Address("a", 1), Address("a", 2)]
     assert results[Address("a", 1)] == 1
     failure = results[Address("a", 2)]

@@ -1,6 +1,6 @@
-"""How `penstock cluster` reaches nodes: one password and one set of TLS files for all of them.
+"""Connections of `penstock cluster` to nodes, with one password and one set of TLS files for all of them.
 
-Whatever keeps a node from answering is a PeerError, whose text says which node, what is wrong and what to do.
+Every failure is a PeerError, whose text names the node and says what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from penstock.errors import AuthenticationError, BadReply, CallerError, PeerErro
 
 # A node that works answers in milliseconds; one whose disk is slow, or that has much to scan, within a second or two.
 ANSWER_SECONDS = 5.0
-ASKED_AT_ONCE = 16  # nodes, each by a thread: a few that don't answer don't make the others wait
+ASKED_AT_ONCE = 16  # nodes, each by a thread: a few that don't answer don't delay the others
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Access:
-    """What all nodes of a cluster want to see before they answer."""
+    """The password and the TLS files for all nodes of a cluster."""
 
     password: str | None = None
     tls: ssl.SSLContext | None = None
 
     def open(self, address: Address) -> Connection:
-        """Connect to a node. Raises PeerError that tells what to do."""
+        """Connect to a node. Raises PeerError that says what to do."""
         try:
             return self._open(address, self.password)
         except AuthenticationError as error:
@@ -56,9 +56,9 @@ class Access:
 
 
 def access(password: str | None, tls: bool, ca: str | None, cert: str | None, key: str | None) -> Access:
-    """Make sense of the options; files of TLS ask for TLS, as with `penstock cli`."""
+    """Return the access that the options describe; TLS files imply --tls, as with `penstock cli`."""
     if key and not cert:
-        raise CallerError("--key needs --cert: the certificate that the key belongs to.")
+        raise CallerError("--key needs --cert, the certificate of the key.")
     return Access(password or None, tls_context(ca, cert, key) if tls or ca or cert else None)
 
 
@@ -68,7 +68,7 @@ def execute(link: Connection, *words: Word) -> Any:
 
 
 def fetch(link: Connection, commands: Iterable[Iterable[Word]]) -> list[Any]:
-    """Run commands in one go; error replies are among the replies. Raises PeerError if the link fails."""
+    """Run commands in one round trip; error replies are among the replies. Raises PeerError if the link fails."""
     try:
         return link.pipeline([tuple(words) for words in commands])
     except PeerError as error:
@@ -76,17 +76,17 @@ def fetch(link: Connection, commands: Iterable[Iterable[Word]]) -> list[Any]:
 
 
 def checked(link: Connection, reply: Any) -> Any:
-    """Give a reply that is no error."""
+    """Return a reply; raises PeerError for an error reply."""
     if isinstance(reply, ReplyError):
         raise PeerError(f"{link.address}: {reply}{_hint(reply)}") from reply
     return reply
 
 
-def stranger(link: Connection, reply: object) -> PeerError:
-    """Say that something answers which is no node."""
+def not_a_node(link: Connection, reply: object) -> PeerError:
+    """Return an error about a server that is not a node."""
     text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
     return PeerError(
-        f"{link.address} is no Penstock or Disque node, going by its answer: {text[:100]}\n"
+        f"{link.address} is not a Penstock or Disque node: it answered {text[:100]}\n"
         "Give the port that clients of the node use."
     )
 
@@ -102,8 +102,8 @@ def _hint(error: PeerError) -> str:
     return ""
 
 
-def everybody(work: Callable[[Address], T], addresses: Iterable[Address]) -> dict[Address, T | PeerError]:
-    """Do something with many nodes at once; what fails for one of them is its result."""
+def at_each(work: Callable[[Address], T], addresses: Iterable[Address]) -> dict[Address, T | PeerError]:
+    """Call a function for many nodes at the same time. The result of a node that fails is its error."""
 
     def attempt(address: Address) -> T | PeerError:
         try:
@@ -117,7 +117,7 @@ def everybody(work: Callable[[Address], T], addresses: Iterable[Address]) -> dic
 
 
 def one_line(error: PeerError) -> str:
-    """An error without the advice that stands below it, for tables."""
+    """Return an error without the advice below it, for tables."""
     return str(error).partition("\n")[0]
 
 

@@ -1,7 +1,7 @@
-"""`penstock cluster add`, `remove` and `forget`: who is in the cluster.
+"""`penstock cluster add`, `remove` and `forget`: which nodes are in the cluster.
 
-A node is in a cluster when all others see it, and out of it when none does. What a single node was told spreads by
-gossip, so both are waited for, and every node that can't be asked is named: it may tell the others otherwise later.
+A node is in a cluster when all others see it, and out of it when none does. A change at one node spreads by gossip, so
+these commands wait until it has, and name every node that can't be asked: it may undo the change later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.cli.cluster import table
-from penstock.cli.cluster.access import Access, everybody, execute, typed_command
+from penstock.cli.cluster.access import Access, at_each, execute, typed_command
 from penstock.cli.cluster.drain import drain
 from penstock.cli.cluster.view import (
     FINE,
@@ -34,12 +34,12 @@ from penstock.client.addresses import Address, parse_address
 from penstock.errors import CallerError, ConnectionLost, OperatorError, PeerError
 
 POLL_SECONDS = 0.25
-MEET_AGAIN_SECONDS = 5.0  # a handshake that was lost is given up by then on most clusters, and begun anew
-FORGET_SECONDS = 30.0  # half of the minute for which a node doesn't listen to gossip about one that it forgot
+MEET_AGAIN_SECONDS = 5.0  # on most clusters a lost handshake has timed out by then, and is started again
+FORGET_SECONDS = 30.0  # half of the minute for which a node ignores gossip about one that it forgot
 CHECKS = 2  # in a row: a refused link exists for a moment, and a handshake that was under way may end after the first
-SETTLE_SECONDS = 10.0  # an add that came at the last moment finds no node for its copies, and is refused by then
-GIVE_UP_SECONDS = 60.0  # four times the default node timeout: a dead node is known as such by then
-SHORT_ID_MIN = 4  # characters by which a node may be named
+SETTLE_SECONDS = 10.0  # an ADDJOB that came at the last moment finds no node for its copies, and has failed by then
+GIVE_UP_SECONDS = 60.0  # four times the default node timeout: a dead node is marked as failed by then
+SHORT_ID_MIN = 4  # characters of an id that can stand for it
 UNDO_SECONDS = 15.0  # handshakes that are under way have ended by then
 
 UNDONE = "The nodes have forgotten each other again: the cluster is as it was before."
@@ -48,80 +48,80 @@ UNANSWERED = "Some nodes don't answer. When they do, make them forget, too:"
 
 
 class MissingLink(NamedTuple):
-    """A node that doesn't see another: its name, where it can be told to meet it, and the other's address."""
+    """A node that doesn't see another: its name, where to connect to it, and the address of the other."""
 
-    who: str
+    name: str
     place: Address
-    whom: Address
+    unseen: Address
 
 
 # Add.
 
 
 def add(access: Access, new: Address, to: Address, force: bool, timeout_s: float, printer: EventPrinter) -> int:
-    """Introduce a node to a cluster, and wait until everybody sees it."""
-    stranger = ask(access, new)
+    """Add a node to a cluster, and wait until all nodes see it."""
+    newcomer = ask(access, new)
     view = view_cluster(access, to)
-    if any(member.id == stranger.id for member in view.members if member.link != UNKNOWN):
-        if view.members[0].id == stranger.id:
-            raise CallerError(f"{new} and {to} are the same node. After --to, name one of the cluster it shall join.")
-        printer.event("known", f"{new} is in this cluster already.", address=str(new), id=stranger.id)
+    if any(member.id == newcomer.id for member in view.members if member.link != UNKNOWN):
+        if view.members[0].id == newcomer.id:
+            raise CallerError(f"--to must be a node of the cluster to join, got {to}, which is the same node as {new}.")
+        printer.event("known", f"{new} is in this cluster already.", address=str(new), id=newcomer.id)
     else:
-        _check_newcomer(new, stranger, force)
-    met = Address(_reachable_ip(new, to), stranger.me.port)
+        _check_newcomer(new, newcomer, force)
+    met = Address(_reachable_ip(new, to), newcomer.me.port)
     for member in view.silent:
         printer.warning(f"{member.name} can't be asked whether it sees the new node: {member.problem}")
     joining = view_cluster(access, new)
     try:
-        left = _introduce(access, to, met, stranger.id, timeout_s)
+        left = _introduce(access, to, met, newcomer.id, timeout_s)
     except BaseException:
         printer.warning(_undone(access, view, joining, met))
         raise
     if left:
-        raise OperatorError(f"{_unseen(new, stranger, left, timeout_s)}\n{_undone(access, view, joining, met)}")
+        raise OperatorError(f"{_unseen(new, newcomer, left, timeout_s)}\n{_undone(access, view, joining, met)}")
     count = len(view_cluster(access, to).members)
     sentence = f"{new} is in the cluster now: {table.nodes(count)} see each other."
-    printer.event("added", sentence, address=str(new), id=stranger.id, nodes=count)
+    printer.event("added", sentence, address=str(new), id=newcomer.id, nodes=count)
     return 0
 
 
-def _check_newcomer(new: Address, stranger: Report, force: bool) -> None:
-    if stranger.is_leaving:
+def _check_newcomer(new: Address, newcomer: Report, force: bool) -> None:
+    if newcomer.is_leaving:
         raise OperatorError(
-            f"{new} is about to leave: nobody would give it jobs.\n"
+            f"{new} is leaving its cluster: it would get no jobs.\n"
             f"Let it stay first: {typed_command(new, 'CLUSTER', 'LEAVING', 'no')}"
         )
-    if stranger.others and not force:
-        names = ", ".join(str(Address(line.host, line.port)) for line in stranger.others[:3])
+    if newcomer.others and not force:
+        names = ", ".join(str(Address(line.host, line.port)) for line in newcomer.others[:3])
         raise OperatorError(
-            f"{new} is in a cluster of {len(stranger.others) + 1} already, with {names}: adding it would join both "
-            "into one.\nTake it out of there first (penstock cluster remove), or use --force if that is what you want."
+            f"{new} is in a cluster of {len(newcomer.others) + 1} already, with {names}: adding it would join both "
+            "into one.\nRemove it there first (penstock cluster remove), or use --force to join them."
         )
-    if stranger.jobs and not force:
+    if newcomer.jobs and not force:
         raise OperatorError(
-            f"{new} holds {table.jobs(stranger.jobs)}, which would become jobs of the cluster.\n"
-            f"Use --force if that is what you want. To throw them away: {typed_command(new, 'CLUSTER', 'RESET')}"
+            f"{new} has {table.jobs(newcomer.jobs)}, which would become jobs of the cluster.\n"
+            f"Use --force to keep them. To delete them: {typed_command(new, 'CLUSTER', 'RESET')}"
         )
 
 
 def _reachable_ip(new: Address, to: Address) -> str:
-    """The address as nodes want it: a number, under which the others find the node, too."""
+    """Return the IP address of a node, which the other nodes must be able to reach, too."""
     ips = []
     for address in (new, to):
         try:
             ips.append(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
-            raise CallerError(f"{address.host} has no address: {error.strerror}") from error
+            raise CallerError(f"can't resolve {address.host}: {error.strerror}") from error
     ip = str(ips[0])
     if ipaddress.ip_address(ip).is_loopback and not ipaddress.ip_address(str(ips[1])).is_loopback:
         raise CallerError(
-            f"{ip} means this machine, and {to} is on another: give the address at which that one finds the new node."
+            f"the address of the new node must be reachable from {to}, got {ip}, which means this machine."
         )
     return ip
 
 
 def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_s: float) -> list[MissingLink]:
-    """Let nodes that don't see each other meet, until all do; gives those that still don't."""
+    """Make nodes meet that don't see each other, until all do; returns those that still don't."""
     deadline = time.monotonic() + timeout_s
     met_at = 0.0
     fine = 0
@@ -132,21 +132,21 @@ def _introduce(access: Access, to: Address, new: Address, node_id: str, timeout_
             return left
         if left and time.monotonic() - met_at > MEET_AGAIN_SECONDS:
             met_at = time.monotonic()
-            # Each is told by us: a node that has forgotten the new one a moment ago doesn't listen to gossip about it.
+            # Each gets the command from us: a node that forgot the new one a moment ago ignores gossip about it.
             for pair in left:
                 with suppress(PeerError):
-                    access.run(pair.place, "CLUSTER", "MEET", pair.whom.host, pair.whom.port)
+                    access.run(pair.place, "CLUSTER", "MEET", pair.unseen.host, pair.unseen.port)
         time.sleep(POLL_SECONDS)
 
 
 def unacquainted(view: View, node_id: str, new: Address) -> list[MissingLink]:
-    """Who of the nodes doesn't see the new one, and whom that doesn't see."""
+    """Return the nodes that don't see the new one, and those that the new one doesn't see."""
     found = [
-        MissingLink(who.name, who.place, new)
+        MissingLink(member.name, member.place, new)
         for opinion, members in opinions(view, node_id).items()
         if opinion != FINE
-        for who in members
-        if who.place is not None
+        for member in members
+        if member.place is not None
     ]
     newcomer = next((member for member in view.members if member.id == node_id), None)
     if newcomer is None or newcomer.report is None or newcomer.place is None:
@@ -159,19 +159,19 @@ def unacquainted(view: View, node_id: str, new: Address) -> list[MissingLink]:
     ]
 
 
-def _unseen(new: Address, stranger: Report, left: Iterable[MissingLink], timeout_s: float) -> str:
-    pairs = ", ".join(f"{pair.who} doesn't see {pair.whom}" for pair in left)
+def _unseen(new: Address, newcomer: Report, left: Iterable[MissingLink], timeout_s: float) -> str:
+    pairs = ", ".join(f"{pair.name} doesn't see {pair.unseen}" for pair in left)
     return (
         f"{new} is not in the cluster after {timeout_s:g} s: {pairs}.\n"
-        f"Can the nodes reach each other's bus (port {stranger.me.port + 10_000} of the new one)? Do they have the "
-        "same cluster secret, or certificates? Their logs say why they refuse a link."
+        f"Can the nodes reach each other's bus (port {newcomer.me.port + 10_000} of the new one)? Do they have the "
+        "same cluster secret, or certificates? Their logs say why a link is refused."
     )
 
 
 def _undone(access: Access, view: View, joining: View, met: Address) -> str:
-    """What became of the attempt to undo it."""
+    """Undo an add; returns the sentence about it."""
     if joining.members[0].id in {member.id for member in view.members}:
-        return "It was known in the cluster before, and still is."
+        return "It was in the cluster before, and still is."
     return undo(access, view, joining, met)
 
 
@@ -183,14 +183,14 @@ ListedNode = tuple[Address, str]  # a node, and an id that it lists and must for
 
 
 class Side(NamedTuple):
-    """Nodes of one side, and those of the other side that they shall not know."""
+    """The nodes of one side, and the ids and addresses of the other side, which they must forget."""
 
     places: list[Address]
     ids: set[str]
     addresses: set[Address]
 
     def unwanted(self, report: Report) -> list[str]:
-        """Ids under which a node lists the other side, handshakes included."""
+        """Return the ids of the other side that a node lists, handshakes included."""
         return [
             line.id
             for line in report.lines.values()
@@ -199,7 +199,7 @@ class Side(NamedTuple):
 
 
 def undo(access: Access, cluster: View, joining: View, met: Address) -> str:
-    """Let two sides forget each other, the second of which was met at an address; gives what to say about it."""
+    """Make two sides forget each other, the second of which was met at an address; returns sentences about it."""
     sides = [_side(cluster, joining, met), _side(joining, cluster)]
     deadline = time.monotonic() + UNDO_SECONDS
     quiet = 0
@@ -224,14 +224,14 @@ def _side(here: View, there: View, *addresses: Address) -> Side:
 
 
 def _forget(access: Access, side: Side, listed: list[ListedNode], silent: list[ListedNode]) -> None:
-    """Ask nodes whom they list, and tell them to forget; adds what there was to forget, or may be."""
-    for place, report in everybody(lambda place: ask(access, place), side.places).items():
+    """Make the nodes of a side forget the other side; adds what they list, and what silent ones may list."""
+    for place, report in at_each(lambda place: ask(access, place), side.places).items():
         if isinstance(report, PeerError):
             silent += [(place, node_id) for node_id in sorted(side.ids)]
             continue
         for node_id in side.unwanted(report):
             listed.append((place, node_id))
-            with suppress(PeerError):  # it is gone already, or the next look finds it again
+            with suppress(PeerError):  # it is gone already, or the next check finds it again
                 access.run(place, "CLUSTER", "FORGET", node_id)
 
 
@@ -246,11 +246,11 @@ def _typed(pair: ListedNode) -> str:
 def remove(
     access: Access, address: Address, shutdown: bool, force: bool, timeout_s: float | None, printer: EventPrinter
 ) -> int:
-    """Empty a node, take it out of the cluster, and make it one that stands alone."""
+    """Drain a node, remove it from the cluster, and reset it."""
     view = view_cluster(access, address)
     node_id = view.members[0].id
     if len(view.members) == 1:
-        raise OperatorError(f"{address} is in no cluster: there is nothing to remove it from.")
+        raise OperatorError(f"{address} is not in a cluster.")
     _check_all_answer(view, force, printer)
     code = drain(access, address, printer, timeout_s)
     if code:
@@ -261,11 +261,11 @@ def remove(
     _reset(access, address, printer)
     back = [one.name for one in _listing(access, view, node_id)]
     if back:
-        raise OperatorError(f"{address} is alone, but {', '.join(back)} know it again: run `penstock cluster forget`.")
+        raise OperatorError(f"{address} is reset, but {', '.join(back)} list it again: run `penstock cluster forget`.")
     if shutdown:
         _shut_down(access, address)
     ending = " and has stopped" if shutdown else ""
-    printer.event("removed", f"{address} is out of the cluster{ending}.", address=str(address), id=node_id)
+    printer.event("removed", f"{address} is removed from the cluster{ending}.", address=str(address), id=node_id)
     return 0
 
 
@@ -281,22 +281,22 @@ def _check_all_answer(view: View, force: bool, printer: EventPrinter) -> None:
 
 
 def _others(view: View, node_id: str) -> dict[Address, Member]:
-    """Where to find the nodes that can be asked, without one."""
+    """Return the nodes that answer, without one, by where to connect to them."""
     return {member.place: member for member in view.answering if member.id != node_id and member.place is not None}
 
 
 def _forget_everywhere(access: Access, view: View, gone: Member, printer: EventPrinter) -> None:
-    """Tell all nodes to forget one, at once, until none of them lists it."""
+    """Make all nodes forget one, at the same time, until none of them lists it."""
     places = _others(view, gone.id)
     deadline = time.monotonic() + FORGET_SECONDS
     while True:
-        everybody(lambda place: _forget_at(access, place, gone), places)
+        at_each(lambda place: _forget_at(access, place, gone), places)
         listing = _listing(access, view, gone.id)
         if not listing:
             break
         if time.monotonic() > deadline:
             names = ", ".join(member.name for member in listing)
-            raise OperatorError(f"{gone.name} is not forgotten by {names}. Nothing is lost: run this again.")
+            raise OperatorError(f"{names} still list {gone.name}. No job is lost: run this again.")
         time.sleep(POLL_SECONDS)
     told = [member.name for member in places.values()]
     printer.event(
@@ -313,16 +313,16 @@ def _forget_at(access: Access, place: Address, gone: Member) -> None:
 
 
 def _listing(access: Access, view: View, node_id: str) -> list[Member]:
-    """Who still lists a node, or could not be asked just now."""
+    """Return the members that still list a node, or can't be asked now."""
     places = _others(view, node_id)
-    answers = everybody(lambda place: ask(access, place), places)
+    answers = at_each(lambda place: ask(access, place), places)
     return [
         places[place] for place, answer in answers.items() if isinstance(answer, PeerError) or node_id in answer.lines
     ]
 
 
 def _reset(access: Access, address: Address, printer: EventPrinter) -> None:
-    """Make a node that nobody knows any more forget the others, too. It must hold nothing."""
+    """Reset a node that all others have forgotten. It must have no jobs."""
     link = access.open(address)
     try:
         deadline = time.monotonic() + SETTLE_SECONDS
@@ -330,84 +330,84 @@ def _reset(access: Access, address: Address, printer: EventPrinter) -> None:
             time.sleep(POLL_SECONDS)
         if held:
             raise OperatorError(
-                f"{address} holds {table.jobs(held)} again, so it is not reset: somebody added them after it was "
-                "empty. The others have forgotten it. Add it again (penstock cluster add), and remove it once more."
+                f"{address} has {table.jobs(held)} again, so it is not reset: they were added after it was empty. The "
+                "others have forgotten it. Add it again (penstock cluster add), and remove it once more."
             )
         execute(link, "CLUSTER", "RESET")
-        execute(link, "CLUSTER", "LEAVING", "no")  # or it would be useless to the next cluster it joins
+        execute(link, "CLUSTER", "LEAVING", "no")  # or it would get no jobs in the next cluster that it joins
     finally:
         link.close()
-    printer.event("reset", f"{address} stands alone, and is empty.", address=str(address))
+    printer.event("reset", f"{address} is reset, and empty.", address=str(address))
 
 
 def _shut_down(access: Access, address: Address) -> None:
     link = access.open(address)
     try:
         link.execute("SHUTDOWN")
-    except ConnectionLost:  # the way it answers
+    except ConnectionLost:  # what SHUTDOWN answers
         return
     finally:
         link.close()
-    raise OperatorError(f"{address} is out of the cluster, but does not stop.")
+    raise OperatorError(f"{address} is removed from the cluster, but does not stop.")
 
 
 # Forget.
 
 
-def forget(access: Access, who: str, at: Address, force: bool, printer: EventPrinter) -> int:
-    """Let all nodes of a cluster forget one that is dead."""
+def forget(access: Access, name: str, at: Address, force: bool, printer: EventPrinter) -> int:
+    """Make all nodes of a cluster forget a dead one."""
     view = view_cluster(access, at)
-    gone = find(view, who)
+    gone = find(view, name)
     if gone.id == view.members[0].id:
-        raise CallerError(
-            f"{who} is the node that is asked. Ask another one: penstock cluster forget {who} --from ADDRESS"
-        )
+        raise CallerError(f"--from must be another node than the one to forget, got {name} for both")
     if not force:
         _check_dead(access, view, gone, printer)
     _forget_everywhere(access, view, gone, printer)
     for member in view.silent:
         if member.id != gone.id:
-            printer.warning(f"{member.name} could not be told ({member.problem}). Repeat this when it is back.")
-    sentence = f"{gone.name} is out of the cluster. Jobs of which only it had a copy come back with it, if ever."
+            printer.warning(f"{member.name} could not be reached ({member.problem}). Repeat this when it is back.")
+    sentence = f"{gone.name} is removed from the cluster. Jobs that only it has come back if it is added again."
     printer.event("removed", sentence, id=gone.id)
     return 0
 
 
-def find(view: View, who: str) -> Member:
-    """The node that a person means. Raises CallerError if none, or several."""
-    prefix = who.lower() if len(who) >= SHORT_ID_MIN else "-"  # which no id begins with
-    found = [one for one in view.members if one.id.startswith(prefix) or one.address == parse_address(who)]
+def find(view: View, name: str) -> Member:
+    """Return the node with an address or the beginning of an id. Raises CallerError if there is none, or several."""
+    prefix = name.lower() if len(name) >= SHORT_ID_MIN else "-"  # no id begins with it
+    found = [one for one in view.members if one.id.startswith(prefix) or one.address == parse_address(name)]
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{member.id[:SHORT_ID]} ({member.name})" for member in view.members)
-    problem = "more than one node fits" if found else "no node fits"
-    raise CallerError(f"{who!r}: {problem}. Give an address or the beginning of an id. There are: {known}.")
+    fitting = "several of them" if found else "none of them"
+    raise CallerError(
+        f"NODE must be the address, or the beginning of the id, of one of {known}, got {name!r}: it fits {fitting}."
+    )
 
 
 def _check_dead(access: Access, view: View, gone: Member, printer: EventPrinter) -> None:
-    """Refuse to forget a node that lives; wait a while for the others to give it up."""
+    """Refuse to forget a live node; wait a while until the others have marked it as failed."""
     deadline = time.monotonic() + GIVE_UP_SECONDS
     is_told = False
     while True:
         member = next((one for one in view.members if one.id == gone.id), None)
         if member is None:
-            return  # everybody has forgotten it meanwhile
+            return  # all have forgotten it meanwhile
         if member.report is not None:
             raise OperatorError(
-                f"{member.name} is alive: to forget it would leave its jobs behind.\nEmpty it first: "
-                f"penstock cluster remove {member.name}. Or use --force."
+                f"{member.name} is alive: if it were forgotten, its jobs would be left behind.\nUse "
+                f"penstock cluster remove {member.name}, or --force."
             )
         found = opinions(view, gone.id)
-        hopeful = [who.name for who in found.get(FINE, []) + found.get(NO_LINK, [])]
+        hopeful = [other.name for other in found.get(FINE, []) + found.get(NO_LINK, [])]
         if not hopeful:
             return
         if time.monotonic() > deadline:
             raise OperatorError(
-                f"{member.name} doesn't answer here ({member.problem}), but {', '.join(hopeful)} have not given it up. "
-                "If it is really gone, use --force."
+                f"{member.name} doesn't answer ({member.problem}), but {', '.join(hopeful)} have not marked it as "
+                "failed. If it is really gone, use --force."
             )
         if not is_told:
             is_told = True
-            printer.event("waiting", f"Waiting until the others have given {member.name} up.", id=member.id)
+            printer.event("waiting", f"Waiting until the others have marked {member.name} as failed.", id=member.id)
         time.sleep(POLL_SECONDS)
         view = view_cluster(access, view.asked)

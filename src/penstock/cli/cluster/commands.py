@@ -35,8 +35,8 @@ Password = Annotated[
         metavar="PASSWORD",
         envvar="PENSTOCK_PASSWORD",
         show_envvar=False,
-        help="The password of the nodes. Others can read it in the process list: the variable PENSTOCK_PASSWORD does "
-        "the same, and they can't.",
+        help="The password of the nodes. Other users can read it in the process list: set the variable "
+        "PENSTOCK_PASSWORD instead.",
     ),
 ]
 Tls = Annotated[bool, typer.Option("--tls", help="Connect with TLS.")]
@@ -45,23 +45,23 @@ Ca = Annotated[
     typer.Option("--cacert", metavar="FILE", help="Trust the certificates in this file (default: the system's)."),
 ]
 Cert = Annotated[
-    str | None, typer.Option("--cert", metavar="FILE", help="The client's certificate, if nodes ask for one.")
+    str | None, typer.Option("--cert", metavar="FILE", help="The client's certificate, if the nodes require one.")
 ]
 Key = Annotated[str | None, typer.Option("--key", metavar="FILE", help="The key of --cert.")]
 Json = Annotated[bool, typer.Option("--json", help="Lines of JSON, for programs.")]
 Directory = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="Where the nodes' directories are.", show_default=True)
 ]
-Force = Annotated[bool, typer.Option("--force", help="Do what would be refused, as told above.")]
+Force = Annotated[bool, typer.Option("--force", help="Do it even where it would be refused, as described above.")]
 NodeAddress = Annotated[str, typer.Argument(metavar="ADDRESS", help="The node: host:port.", show_default=False)]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0, help="Wait no longer (default: as long as it takes)."),
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="Maximum time to wait (default: no limit)."),
 ]
 
 
 def run(argv: list[str]) -> int:
-    """Run `penstock cluster` with these words. Returns the exit code."""
+    """Run `penstock cluster` with these words; returns the exit code."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage.USAGE, end="")
         return 0
@@ -77,7 +77,7 @@ def _asked(address: str | None) -> Address:
 
 @app.command(help=usage.CREATE)
 def create(
-    count: Annotated[int, typer.Argument(metavar="N", help="How many nodes, 1 to 50.", show_default=False)],
+    count: Annotated[int, typer.Argument(metavar="N", help="Number of nodes, 1 to 50.", show_default=False)],
     directory: Directory = DEFAULT_DIRECTORY,
     base_port: Annotated[int, typer.Option("--base-port", metavar="PORT", help="The first port to try.")] = 7711,
     replace: Annotated[
@@ -114,7 +114,7 @@ def status(
     ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="One line of JSON, for programs.")] = False,
     watch: Annotated[
-        float | None, typer.Option("--watch", metavar="SECONDS", min=0.1, help="Look again so often, until Ctrl-C.")
+        float | None, typer.Option("--watch", metavar="SECONDS", min=0.1, help="Repeat at this interval, until Ctrl-C.")
     ] = None,
     password: Password = None,
     tls: Tls = False,
@@ -135,7 +135,7 @@ def add(
     to: Annotated[str, typer.Option("--to", metavar="ADDRESS", help="A node of the cluster.", show_default=False)],
     force: Force = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long all may take to see it.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait until all nodes see it.")
     ] = 60,
     is_json: Json = False,
     password: Password = None,
@@ -144,7 +144,7 @@ def add(
     cert: Cert = None,
     key: Key = None,
 ) -> None:
-    """Take a node into a cluster."""
+    """Add a node to a cluster."""
     from penstock.cli.cluster import change
 
     way = access(password, tls, ca, cert, key)
@@ -163,7 +163,7 @@ def drain(
     cert: Cert = None,
     key: Key = None,
 ) -> None:
-    """Empty a node."""
+    """Drain a node."""
     from penstock.cli.cluster.drain import drain as drain_node
 
     way = access(password, tls, ca, cert, key)
@@ -173,7 +173,7 @@ def drain(
 @app.command(help=usage.REMOVE)
 def remove(
     address: NodeAddress,
-    shutdown: Annotated[bool, typer.Option("--shutdown", help="Stop the node in the end.")] = False,
+    shutdown: Annotated[bool, typer.Option("--shutdown", help="Stop the node afterwards.")] = False,
     force: Force = False,
     timeout: Timeout = None,
     is_json: Json = False,
@@ -183,7 +183,7 @@ def remove(
     cert: Cert = None,
     key: Key = None,
 ) -> None:
-    """Take a node out of its cluster."""
+    """Remove a node from its cluster."""
     from penstock.cli.cluster import change
 
     way = access(password, tls, ca, cert, key)
@@ -208,7 +208,7 @@ def forget(
     cert: Cert = None,
     key: Key = None,
 ) -> None:
-    """Let all nodes forget a dead one."""
+    """Make all nodes forget a dead one."""
     from penstock.cli.cluster import change
 
     way = access(password, tls, ca, cert, key)

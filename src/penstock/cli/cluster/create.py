@@ -1,4 +1,4 @@
-"""`penstock cluster create`, `start` and `stop`: a cluster on this machine, for trying out."""
+"""`penstock cluster create`, `start` and `stop`: a cluster on this machine, to try one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.cli.cluster import local, table
-from penstock.cli.cluster.access import Access, everybody, execute
+from penstock.cli.cluster.access import Access, at_each, execute
 from penstock.cli.cluster.local import LocalNode
 from penstock.cli.cluster.table import Column
 from penstock.cli.cluster.view import FINE, SHORT_ID, Report, ask, parse_info
@@ -21,14 +21,14 @@ from penstock.client.addresses import Address
 from penstock.client.connection import DEFAULT_PORT
 from penstock.errors import CallerError, OperatorError, PeerError
 
-ACCESS = Access()  # they listen on the loopback address alone, and ask for no password
+ACCESS = Access()  # they listen on the loopback address only, and need no password
 POLL_SECONDS = 0.1
-# Starting takes a fraction of a second; on a machine that is busy, or with a journal of gigabytes, far more.
+# Starting takes a fraction of a second; on a busy machine, or with a journal of gigabytes, far more.
 START_SECONDS = 120.0
 MEET_SECONDS = 60.0
-MEET_AGAIN_SECONDS = 6.0  # longer than the node timeout of our nodes, after which a handshake is given up
-STOP_SECONDS = 60.0  # the journal must get to the disk
-ABANDON_SECONDS = 5.0  # a process that goes to the background writes down its id within milliseconds
+MEET_AGAIN_SECONDS = 6.0  # longer than the node timeout of these nodes, after which a handshake ends
+STOP_SECONDS = 60.0  # the journal must be written to disk
+ABANDON_SECONDS = 5.0  # a process that goes to the background writes its id within milliseconds
 
 
 class Running(NamedTuple):
@@ -49,12 +49,12 @@ COLUMNS: tuple[Column[Running], ...] = (
 
 
 def create(directory: Path, count: int, base_port: int, replace: bool, printer: EventPrinter) -> int:
-    """Make nodes, start them, and introduce them to each other."""
+    """Create nodes, start them, and make them meet."""
     if not 1 <= count <= local.NODES_MAX:
-        raise CallerError(f"A cluster for trying out has 1 to {local.NODES_MAX} nodes, not {count}.")
+        raise CallerError(f"The number of nodes must be 1 to {local.NODES_MAX}, got {count}.")
     if not 1 <= base_port <= local.ephemeral_start() - local.BUS_OFFSET - count:
         most = local.ephemeral_start() - local.BUS_OFFSET - count
-        raise CallerError(f"--base-port {base_port} can't be: give a port from 1 to {most}.")
+        raise CallerError(f"--base-port must be 1 to {most}, got {base_port}.")
     if replace:
         _replace(directory, printer)
     nodes = local.prepare(directory, count, base_port)
@@ -72,10 +72,10 @@ def _replace(directory: Path, printer: EventPrinter) -> None:
     try:
         nodes = local.load(directory)
     except CallerError:
-        return  # there is nothing to replace
+        return  # there is no cluster to replace
     if not _stop(nodes, None):
         stopping = f"penstock cluster stop{local.option(directory)}"
-        raise OperatorError(f"The old cluster does not stop, so nothing was deleted. `{stopping}` tells why.")
+        raise OperatorError(f"The old cluster does not stop, so nothing was deleted. `{stopping}` says why.")
     local.delete(directory)
     printer.event("deleted", f"The cluster that was in {directory} is deleted.", directory=str(directory))
 
@@ -101,7 +101,7 @@ def _start(nodes: Sequence[LocalNode]) -> list[Running]:
     for node in nodes:
         for port in (node.port, node.port + local.BUS_OFFSET):
             if not local.is_free(port):
-                raise OperatorError(f"{node.name} needs port {port}, and another program listens there. Stop that one.")
+                raise OperatorError(f"{node.name} needs port {port}, but another program listens there: stop it.")
         node.clear()
     launched = [(node, node.launch()) for node in nodes]
     try:
@@ -115,7 +115,7 @@ def _start(nodes: Sequence[LocalNode]) -> list[Running]:
 
 
 def _wait_for_launch(node: LocalNode, process: subprocess.Popen[bytes]) -> None:
-    """Until it is ready and in the background."""
+    """Wait until a node is ready and in the background."""
     try:
         said, _ = process.communicate(timeout=START_SECONDS)
     except subprocess.TimeoutExpired:
@@ -128,7 +128,7 @@ def _wait_for_launch(node: LocalNode, process: subprocess.Popen[bytes]) -> None:
 
 
 def _abandon(node: LocalNode, process: subprocess.Popen[bytes]) -> None:
-    """End a node that may be anywhere on its way to the background."""
+    """Stop a node that may still be on its way to the background."""
     if process.poll() is None:
         process.kill()
         process.wait()
@@ -146,7 +146,7 @@ def _wait_for(node: LocalNode) -> Running:
         pid = node.written_pid()
         if pid is not None:
             if not local.is_alive(pid):
-                raise OperatorError(f"{node.name} has ended. The end of {node.log}:\n{node.last_words()}")
+                raise OperatorError(f"{node.name} has exited. The end of {node.log}:\n{node.last_words()}")
             try:
                 running = _running(node)
             except PeerError:
@@ -168,12 +168,12 @@ def _running(node: LocalNode) -> Running:
 
 
 def _reports(nodes: Sequence[LocalNode]) -> dict[Address, Report]:
-    answers = everybody(lambda address: ask(ACCESS, address), [node.address for node in nodes])
+    answers = at_each(lambda address: ask(ACCESS, address), [node.address for node in nodes])
     return {address: answer for address, answer in answers.items() if isinstance(answer, Report)}
 
 
 def _introduce(nodes: Sequence[LocalNode]) -> None:
-    """Let the first node meet all others; who they have in common they hear from each other."""
+    """Make the first node meet all others, which then learn of each other by gossip."""
     met_at = 0.0
 
     def all_see_all() -> bool:
@@ -191,18 +191,18 @@ def _introduce(nodes: Sequence[LocalNode]) -> None:
     if not _comes_true(all_see_all, MEET_SECONDS):
         raise OperatorError(
             f"The nodes run, but after {MEET_SECONDS:.0f} s they don't all see each other, so they were stopped. "
-            f"Their logs, like {nodes[0].log}, may tell why."
+            f"Their logs, such as {nodes[0].log}, may say why."
         )
 
 
 def _sees(report: Report, ids: set[str]) -> bool:
-    """Whether a node is linked to all of these, and counts on them for copies."""
+    """Whether a node is linked to all of these, and uses them for copies."""
     fine = {line.id for line in report.lines.values() if line.opinion == FINE}
     return ids <= fine | {report.id} and int(report.cluster.get("reachable_nodes", 0)) >= len(ids) - 1
 
 
 def _reunite(nodes: Sequence[LocalNode]) -> None:
-    """Wait until nodes see those of their neighbours that they know: one that was removed knows none."""
+    """Wait until nodes see those that they know: a node that was removed knows none."""
 
     def all_are_back() -> bool:
         reports = _reports(nodes)
@@ -212,7 +212,7 @@ def _reunite(nodes: Sequence[LocalNode]) -> None:
         )
 
     if not _comes_true(all_are_back, MEET_SECONDS):
-        raise OperatorError("The nodes run, but don't all see each other: `penstock cluster status` tells more.")
+        raise OperatorError("The nodes run, but don't all see each other: `penstock cluster status` says more.")
 
 
 def _comes_true(what: Callable[[], bool], seconds: float) -> bool:
@@ -243,7 +243,7 @@ def _advise(nodes: Sequence[LocalNode], directory: Path, printer: EventPrinter, 
     dir_option = local.option(directory)
     tips = (
         (f"penstock cli{option} ADDJOB mail hello 0", "add a job"),
-        (f"penstock cluster status{address}", "see how they are"),
+        (f"penstock cluster status{address}", "show their state"),
         (f"penstock cluster stop{dir_option}", "stop them; `start` brings them back with their jobs"),
     )
     width = max(len(command) for command, _ in tips)
@@ -253,7 +253,7 @@ def _advise(nodes: Sequence[LocalNode], directory: Path, printer: EventPrinter, 
 
 
 def _stop(nodes: Sequence[LocalNode], printer: EventPrinter | None) -> bool:
-    """Stop nodes and wait for them; False if one of them is still there. Without a printer, silently."""
+    """Stop nodes and wait for them; returns False if one still runs. Without a printer, silently."""
     told: list[LocalNode] = []
     are_gone = True
     for node in nodes:

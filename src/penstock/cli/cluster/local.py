@@ -1,13 +1,13 @@
-"""Nodes of a cluster for trying out: processes on this machine, each with a directory of its own.
+"""Nodes of a cluster on this machine, to try one: processes, each with a directory of its own.
 
-    DIR/cluster.json            which nodes there are, and their ports
-    DIR/node-1/node.conf        the configuration of the first, made once; yours to change
-    DIR/node-1/node.pid         its process, while it runs
-    DIR/node-1/node.log         what it has to say
-    DIR/node-1/nodes.conf.lock  held by the node while it runs: how we know that a process is really ours
+    DIR/cluster.json            the nodes and their ports
+    DIR/node-1/node.conf        the configuration of the first node, written once; it can be changed
+    DIR/node-1/node.pid         its process id, while it runs
+    DIR/node-1/node.log         its log
+    DIR/node-1/nodes.conf.lock  locked by the node while it runs: this shows that a process is really ours
 
-A process id alone proves nothing: after a crash the file stays, and the number may be somebody else's by now. So a node
-runs if somebody holds the lock of its directory, and it is ours to stop if that is the process of its pid file.
+A process id alone proves nothing: after a crash the file stays, and another process may have the number by now. So a
+node runs if its directory is locked, and we may stop it if the process of its pid file has the lock.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from penstock.wire.words import quote_word
 
 HOST = "127.0.0.1"
 BUS_OFFSET = 10_000
-NODES_MAX = 50  # processes of 30 MB and more, that all talk to each other: a machine has better things to do
+NODES_MAX = 50  # processes of 30 MB and more that all exchange messages
 EPHEMERAL_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-EPHEMERAL_DEFAULT = 32_768  # where the system can't be asked: the default of Linux, and below that of others
+EPHEMERAL_DEFAULT = 32_768  # if the system doesn't say: the default of Linux, and below that of others
 DEFAULT_DIRECTORY = Path("penstock-cluster")
 NAME = re.compile(r"node-[0-9]{1,4}")
 CONFIG = """\
-# Written by `penstock cluster create`. Change what you like: `penstock cluster start` takes it as it is.
+# Written by `penstock cluster create`. It can be changed: `penstock cluster start` uses it as it is.
 port {port}
 bind 127.0.0.1
 dir {directory}
 daemonize yes
 pidfile {pid_file}
 logfile {log}
-# A third of the default, so that one who tries what happens when a node dies need not wait long.
+# A third of the default, so that the failure of a node is noticed soon.
 cluster-node-timeout 5000
 """
 
 
 @contextmanager
 def explained(directory: Path) -> Iterator[None]:
-    """Errors of files as ours."""
+    """Raise errors of files as OperatorError."""
     try:
         yield
     except OSError as error:
@@ -62,71 +62,71 @@ def explained(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LocalNode:
-    """One node of a cluster for trying out; it may or may not run."""
+    """One node of a cluster on this machine; it may or may not run."""
 
     directory: Path
     port: int
 
     @property
     def name(self) -> str:
-        """`node-1`."""
+        """Return its name, such as `node-1`."""
         return self.directory.name
 
     @property
     def address(self) -> Address:
-        """Where clients find it."""
+        """Return its address for clients."""
         return Address(HOST, self.port)
 
     @property
     def config(self) -> Path:
-        """Its configuration file."""
+        """Return its configuration file."""
         return self.directory / "node.conf"
 
     @property
     def log(self) -> Path:
-        """Its log."""
+        """Return its log file."""
         return self.directory / "node.log"
 
     @property
     def pid_file(self) -> Path:
-        """Where it writes its process id."""
+        """Return the file with its process id."""
         return self.directory / "node.pid"
 
     @property
     def lock(self) -> Path:
-        """The file that it holds locked."""
+        """Return the file that it locks."""
         return self.directory / "nodes.conf.lock"
 
     def write(self) -> None:
-        """Make the directory and the configuration."""
+        """Create its directory and configuration."""
         self.directory.mkdir()
         where = {"directory": self.directory, "pid_file": self.pid_file, "log": self.log}
         quoted = {name: quote_word(os.fsencode(path.absolute())).decode() for name, path in where.items()}
         self.config.write_text(CONFIG.format(port=self.port, **quoted), "utf-8")
 
     def launch(self) -> subprocess.Popen[bytes]:
-        """Start it; the process that is given ends as soon as the node is ready, and in the background."""
-        # -P: a folder of the user's that is called penstock is not taken for ours.
+        """Start it; the returned process ends as soon as the node is ready and in the background."""
+        # -P: a folder `penstock` in the current directory must not be imported.
         words = [sys.executable, "-P", "-m", "penstock", "server", str(self.config.absolute())]
-        # A session of its own from the start: Ctrl-C here doesn't reach it.
+        # In a session of its own, so that Ctrl-C here doesn't reach it.
         return subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Return the last line of its log."""
         try:
             lines = self.log.read_text("utf-8", "replace").splitlines()
         except FileNotFoundError:
             lines = []
-        return lines[-1] if lines else f"nothing is in {self.log}"
+        return lines[-1] if lines else f"{self.log} is empty"
 
     def written_pid(self) -> int | None:
-        """The process id in its pid file."""
+        """Return the process id in its pid file."""
         return _number_in(self.pid_file)
 
     def is_running(self) -> bool:
-        """Whether a process holds the directory. Not to be asked while it starts: it would find its lock taken."""
+        """Whether a process has locked the directory. Must not be called while one starts: it would find it locked."""
         try:
             lock = self.lock.open("rb")
         except FileNotFoundError:
@@ -139,7 +139,7 @@ class LocalNode:
         return False
 
     def pid(self) -> int | None:
-        """The process to stop; None if it doesn't run. Raises OperatorError if a process runs that isn't ours."""
+        """Return the process to stop; None if it doesn't run. Raises OperatorError if another process runs there."""
         with explained(self.directory):
             if not self.is_running():
                 return None
@@ -147,21 +147,21 @@ class LocalNode:
         if pid is None or pid != holder or not is_server(pid, self.config):
             raise OperatorError(
                 f"{self.directory} is in use by process {holder or 'unknown'}, which `penstock cluster` has not "
-                f"started: {self.pid_file} says {pid or 'nothing'}. It is left alone; stop it the way it was started."
+                f"started: {self.pid_file} has {pid or 'nothing'}. It is not stopped; stop it the way it was started."
             )
         return pid
 
     def clear(self) -> None:
-        """Remove the pid file that a crash has left."""
+        """Remove the pid file that a crash has left behind."""
         with explained(self.directory):
             self.pid_file.unlink(missing_ok=True)
 
     def holder(self) -> int | None:
-        """The process that has written down that it holds the directory; it may be gone."""
+        """Return the process id in the lock file; the process may be gone."""
         return _number_in(self.lock)
 
     def stop(self) -> bool:
-        """Ask it to stop; False if it doesn't run."""
+        """Ask it to stop; returns False if it doesn't run."""
         pid = self.pid()
         if pid is None:
             self.clear()
@@ -170,7 +170,7 @@ class LocalNode:
             os.kill(pid, signal.SIGTERM)
         except PermissionError:
             raise OperatorError(
-                f"{self.name} is process {pid}, which is another user's: stop it as that user, or as root."
+                f"{self.name} is process {pid} of another user: stop it as that user, or as root."
             ) from None
         return True
 
@@ -184,7 +184,7 @@ def _number_in(path: Path) -> int | None:
 
 
 def is_server(pid: int, config: Path) -> bool:
-    """Whether a process was started with this configuration, as far as the system tells."""
+    """Whether a process was started with this configuration, as far as the system shows it."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -193,7 +193,7 @@ def is_server(pid: int, config: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and not only its remains that nobody has collected."""
+    """Whether a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
         state = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
@@ -208,7 +208,7 @@ def is_alive(pid: int) -> bool:
 
 
 def ephemeral_start() -> int:
-    """The first port that the system gives to outgoing connections: any of those may be taken at any moment."""
+    """Return the first port that the system uses for outgoing connections: those may be taken at any moment."""
     try:
         return int(EPHEMERAL_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -218,7 +218,7 @@ def ephemeral_start() -> int:
 def is_free(port: int) -> bool:
     """Whether a node could listen there."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the node does: old connections don't count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the node does: closed connections don't count
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -227,7 +227,7 @@ def is_free(port: int) -> bool:
 
 
 def choose_ports(base: int, count: int, end: int, free: Callable[[int], bool] = is_free) -> list[int]:
-    """The first ports from `base` on that are free with the one of the bus, which must be below `end`."""
+    """Return the first ports from `base` on that are free, with their bus ports, which must be below `end`."""
     chosen: list[int] = []
     for port in range(base, end - BUS_OFFSET):
         if len(chosen) == count:
@@ -236,13 +236,13 @@ def choose_ports(base: int, count: int, end: int, free: Callable[[int], bool] = 
             chosen.append(port)
     if len(chosen) < count:
         raise CallerError(
-            f"There are not {count} free ports from {base} on: a node needs a port and that port + {BUS_OFFSET}, below "
-            f"{end}, where the ports of outgoing connections begin. Give a lower --base-port."
+            f"Fewer than {count} ports are free from {base} on: a node needs a port and that port + {BUS_OFFSET}, "
+            f"below {end}, where ports of outgoing connections begin. Use a lower --base-port."
         )
     return chosen
 
 
-# The directory of them all.
+# The directory of the cluster.
 
 
 def _list_file(directory: Path) -> Path:
@@ -250,7 +250,7 @@ def _list_file(directory: Path) -> Path:
 
 
 def prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
-    """Make the directories of new nodes. Raises CallerError where something is in the way."""
+    """Create the directories of new nodes. Raises CallerError if one exists already."""
     with explained(directory):
         return _prepare(directory, count, base)
 
@@ -259,13 +259,15 @@ def _prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
     if _list_file(directory).exists():
         raise CallerError(
             f"There is a cluster in {directory} already. Start it with `penstock cluster start{option(directory)}`, "
-            "or add --replace: that stops it, and deletes it with all its jobs."
+            "or add --replace, which stops it and deletes it with all its jobs."
         )
     ports = choose_ports(base, count, ephemeral_start())
     nodes = [LocalNode(directory / f"node-{number}", port) for number, port in enumerate(ports, 1)]
     for node in nodes:
         if node.directory.exists():
-            raise CallerError(f"{node.directory} is there, and not of a cluster of ours: give another --dir.")
+            raise CallerError(
+                f"--dir must be a directory without {node.name}, got {directory}, where it exists already."
+            )
     directory.mkdir(parents=True, exist_ok=True)
     rows = [{"name": node.name, "port": node.port} for node in nodes]
     _list_file(directory).write_text(json.dumps({"nodes": rows}) + "\n", "utf-8")
@@ -275,29 +277,31 @@ def _prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
 
 
 def load(directory: Path) -> list[LocalNode]:
-    """The nodes that were made in a directory."""
+    """Return the nodes that were created in a directory."""
     path = _list_file(directory)
     try:
         rows = json.loads(path.read_text("utf-8"))["nodes"]
         nodes = [LocalNode(directory / str(row["name"]), int(row["port"])) for row in rows]
     except FileNotFoundError:
         raise CallerError(
-            f"There is no cluster in {directory}. `penstock cluster create 3{option(directory)}` makes one."
+            f"There is no cluster in {directory}. `penstock cluster create 3{option(directory)}` creates one."
         ) from None
     except OSError as error:
         raise OperatorError(f"Can't read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError):
         raise OperatorError(
-            f"{path} is not what `penstock cluster create` wrote. Delete {directory} yourself."
+            f"{path} is not a file of `penstock cluster create`. Delete {directory} yourself."
         ) from None
     for node in nodes:
         if not NAME.fullmatch(node.name):
-            raise OperatorError(f"{path} names {node.name!r}, which is no node of ours. Delete {directory} yourself.")
+            raise OperatorError(
+                f"{path} must name nodes such as node-1, got {node.name!r}. Delete {directory} yourself."
+            )
     return nodes
 
 
 def address_of_any(directory: Path) -> Address | None:
-    """Return the address of a node that was made in a directory, of one that runs if there is one; None if none was."""
+    """Return the address of a node of a directory, of a running one if possible; None if there is no cluster."""
     if not _list_file(directory).exists():
         return None
     nodes = load(directory)
@@ -319,5 +323,5 @@ def delete(directory: Path) -> None:
 
 
 def option(directory: Path) -> str:
-    """What to add to a command so that it means this directory."""
+    """Return the option --dir for this directory; empty for the default."""
     return "" if directory == DEFAULT_DIRECTORY else f" --dir {shlex.quote(str(directory))}"

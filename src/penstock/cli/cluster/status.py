@@ -1,4 +1,4 @@
-"""`penstock cluster status`: a table of the nodes, and below it what they hold together and what is wrong."""
+"""`penstock cluster status`: a table of the nodes, their totals, and what is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_FINE, EXIT_WRONG = 0, 1
 
 
 def status(access: Access, address: Address, is_json: bool, watch_s: float | None) -> int:
-    """Show the cluster once, or again and again until Ctrl-C. Gives the exit code."""
+    """Show the cluster once, or repeatedly until Ctrl-C; returns the exit code."""
     if watch_s is not None:
         return _watch(access, address, is_json, watch_s)
     view = view_cluster(access, address, count_acked=True)
@@ -36,7 +36,7 @@ def status(access: Access, address: Address, is_json: bool, watch_s: float | Non
 
 
 def _watch(access: Access, address: Address, is_json: bool, watch_s: float) -> int:
-    """Look again and again. A node that can't be asked is no reason to stop: perhaps that is what one waits for."""
+    """Show the cluster repeatedly, even while the node can't be asked: it may be starting."""
     try:
         if table.is_terminal() and not is_json:
             from rich.live import Live
@@ -80,7 +80,7 @@ def _flags(member: Member) -> str:
 
 
 def _sees(member: Member) -> str:
-    """How many of the others it can reach; those that are leaving are none of them."""
+    """Return how many of the others it can reach, without those that are leaving."""
     report = member.report
     return f"{report.cluster.get('reachable_nodes', '?')}/{len(report.others)}" if report else NOTHING
 
@@ -110,7 +110,7 @@ def _memory(member: Member) -> str:
 
 
 def version(report: Report) -> str:
-    """Whose node it is, and its version."""
+    """Return the version of a node, with `disque` for an original one."""
     ours = report.info.get("penstock_version")
     return ours or f"disque {report.info.get('disque_version', '?')}"
 
@@ -147,7 +147,7 @@ def _style(member: Member) -> str:
     return "yellow" if "leaving" in member.flags or member.link == "unknown" else ""
 
 
-# What they come to together.
+# Totals.
 
 
 def _total(view: View, name: str) -> int:
@@ -161,28 +161,30 @@ def _uncollected(view: View) -> int | None:
 
 
 def summary(view: View) -> list[str]:
-    """Sentences about the whole."""
+    """Return sentences about the whole cluster."""
     answering = len(view.answering)
     lines = [f"{table.nodes(len(view.members))}, {answering if answering < len(view.members) else 'all'} answering."]
     acked = _uncollected(view)
-    waiting = "acked ones not counted" if acked is None else f"{acked} of them acked, and not yet forgotten everywhere"
+    waiting = (
+        "acked ones not counted" if acked is None else f"{acked} of them acked, and not yet removed from all nodes"
+    )
     lines.append(f"{table.jobs(_total(view, 'registered_jobs'))} held, copies included ({waiting}).")
     for member in view.answering:
         if member.report is not None and member.report.is_draining:
             left = int(member.report.cluster.get("drain_left", 0))
-            done = "holds nothing any more" if not left else f"still holds {table.jobs(left)}"
+            done = "has no jobs left" if not left else f"still has {table.jobs(left)}"
             lines.append(f"{member.name} is draining: it {done}.")
     return lines + view.notes
 
 
 def as_text(view: View) -> str:
-    """Everything, for a pipe."""
+    """Return the view as text, for a pipe."""
     warnings = [f"Warning: {text}" for text in problems(view)]
     return "\n".join([table.plain(COLUMNS, view.members), "", *summary(view), *warnings])
 
 
 def painted(view: View) -> Group:
-    """Everything, for a terminal."""
+    """Return the view for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -229,7 +231,7 @@ def _member_as_json(member: Member) -> dict[str, Any]:
 
 
 def as_json(view: View) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Return the view for --json."""
     return {
         "asked": str(view.asked),
         "ok": not problems(view),

@@ -1,7 +1,6 @@
-"""Tables for people: rows of text, aligned for a pipe, or drawn for a terminal and as wide as that is.
+"""Tables: rows of text, aligned for a pipe, or drawn for a terminal.
 
-A table that is too wide for its terminal is cut into several, each with the first column again: a row that wraps can't
-be read.
+A table that is too wide for its terminal is split into several, each with the first column: wrapped rows can't be read.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 class Column(NamedTuple, Generic[T]):
-    """A heading, where its cells stand, and how to make one."""
+    """A heading, its alignment, and how to make a cell."""
 
     heading: str
     is_right: bool
@@ -31,17 +30,17 @@ class Column(NamedTuple, Generic[T]):
 
 
 def cells(columns: Sequence[Column[T]], items: Sequence[T]) -> list[list[str]]:
-    """The headings, and a row for each item."""
+    """Return the headings, and a row for each item."""
     return [[column.heading for column in columns], *([column.cell(item) for column in columns] for item in items)]
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """How wide each column must be."""
+    """Return the width of each column."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def plain(columns: Sequence[Column[T]], items: Sequence[T]) -> str:
-    """A table as lines of text."""
+    """Return a table as lines of text."""
     rows = cells(columns, items)
     sizes = widths(rows)
     lines = []
@@ -55,7 +54,7 @@ def plain(columns: Sequence[Column[T]], items: Sequence[T]) -> str:
 
 
 def cut(sizes: Sequence[int], room: int) -> list[list[int]]:
-    """Which columns stand in which table, so that each fits; the first column is in all of them."""
+    """Return the columns of each table, so that all tables fit; the first column is in all of them."""
     tables: list[list[int]] = []
     used = room
     for at, size in enumerate(sizes[1:], 1):
@@ -68,7 +67,7 @@ def cut(sizes: Sequence[int], room: int) -> list[list[int]]:
 
 
 def drawn(columns: Sequence[Column[T]], items: Sequence[T], style: Callable[[T], str], room: int) -> list[Table]:
-    """The same for a terminal, in as many tables as its width asks for."""
+    """Return a table for a terminal, in as many tables as its width requires."""
     from rich.table import Table
     from rich.text import Text
 
@@ -87,17 +86,17 @@ def drawn(columns: Sequence[Column[T]], items: Sequence[T], style: Callable[[T],
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at the output."""
+    """Whether the output is a terminal."""
     return sys.stdout.isatty()
 
 
 def room() -> int:
-    """How wide the terminal is."""
+    """Return the width of the terminal."""
     return shutil.get_terminal_size().columns
 
 
 def size(count: int) -> str:
-    """A number of bytes: 98.1K."""
+    """Return a number of bytes as text, such as 98.1K."""
     value = float(count)
     for unit in SIZE_UNITS:
         if value < 1024 or unit == SIZE_UNITS[-1]:
@@ -107,15 +106,15 @@ def size(count: int) -> str:
 
 
 def age(seconds: int) -> str:
-    """How long: 3d, 4h, 12m, 5s."""
+    """Return a duration as text: 3d, 4h, 12m, 5s."""
     return next((f"{seconds // unit_s}{letter}" for unit_s, letter in AGE_UNITS if seconds >= unit_s), f"{seconds}s")
 
 
 def jobs(count: int) -> str:
-    """A number of jobs."""
+    """Return a number of jobs as text."""
     return f"{count} job" if count == 1 else f"{count} jobs"
 
 
 def nodes(count: int) -> str:
-    """A number of nodes."""
+    """Return a number of nodes as text."""
     return f"{count} node" if count == 1 else f"{count} nodes"

@@ -1,7 +1,7 @@
-"""A cluster as its nodes tell it: each is asked about itself and the others, and the answers are laid side by side.
+"""A cluster as its nodes report it: each is asked about itself and the others, and the answers are compared.
 
-`look` asks one node who there is, then everybody at once, then those that only others know. What follows from the
-answers (who disagrees with whom) is worked out from data alone.
+`view_cluster` asks one node for the list of nodes, then all of them, then those that only others know. What follows
+from the answers, such as disagreements, is computed from data alone.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from penstock.cli.cluster.access import Access, checked, everybody, fetch, one_line, stranger
+from penstock.cli.cluster.access import Access, at_each, checked, fetch, not_a_node, one_line
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection
 from penstock.errors import AuthenticationError, PeerError, ReplyError
 
-SHORT_ID = 8  # characters of an id that people see: two nodes that share them are one in four thousand million
-NODES_MAX = 1000  # asked at most: a list that is longer is no cluster of ours
-# An original node doesn't tell how many of its jobs are acked: they are counted by walking over all of them, which
+SHORT_ID = 8  # characters of an id that are shown: the chance that two nodes share them is one in four billion
+NODES_MAX = 1000  # nodes to ask: our clusters are smaller
+# An original node doesn't report how many of its jobs are acked: they are counted by a scan of all its jobs, which
 # costs it some 10 ms for this many.
 COUNTED_JOBS_MAX = 20_000
 SCAN_COUNT = 1000
 
 FINE, UNKNOWN, NOT_GIVEN_UP = "ok", "unknown", "not given up"
-# What a node may think of another, the worst first: flags of CLUSTER NODES.
+# Flags of CLUSTER NODES that say what a node thinks of another, the worst first.
 ILLS = ("noaddr", "fail", "fail?")
 NO_LINK = "no link"
 
 
 class Line(NamedTuple):
-    """One line of CLUSTER NODES: what a node knows of another, or of itself."""
+    """One line of CLUSTER NODES: what a node knows about another, or about itself."""
 
     id: str
     host: str
@@ -39,14 +39,14 @@ class Line(NamedTuple):
 
     @property
     def opinion(self) -> str:
-        """What it thinks of that node's health."""
+        """Return the state of the other node as this one sees it."""
         ill = next((flag for flag in ILLS if flag in self.flags), "")
         return ill or (FINE if self.is_linked else NO_LINK)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one node has said."""
+    """The answers of one node."""
 
     id: str
     lines: dict[str, Line]  # by id, itself among them
@@ -57,69 +57,69 @@ class Report:
 
     @property
     def others(self) -> list[Line]:
-        """The nodes it takes for members, without itself."""
+        """Return the nodes that it lists as members, without itself."""
         return [line for line in self.lines.values() if line.id != self.id and "handshake" not in line.flags]
 
     @property
     def me(self) -> Line:
-        """Its line about itself."""
+        """Return its line about itself."""
         return self.lines[self.id]
 
     @property
     def jobs(self) -> int:
-        """How many jobs it holds, copies and acked ones included."""
+        """Return its number of jobs, copies and acked ones included."""
         return int(self.info.get("registered_jobs", 0))
 
     @property
     def clients(self) -> int:
-        """How many clients it has, without the one that asked."""
+        """Return its number of clients, without this one."""
         return max(0, int(self.info.get("connected_clients", 0)) - 1)
 
     @property
     def is_draining(self) -> bool:
-        """Whether it hands its jobs over."""
+        """Whether it is draining."""
         return self.cluster.get("draining") == "yes"
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is about to leave."""
+        """Whether it is leaving the cluster."""
         return "leaving" in self.me.flags
 
 
 @dataclass(frozen=True)
 class Member:
-    """One node of the cluster: as the asked node sees it, and what it says itself (or why it doesn't)."""
+    """One node of the cluster: as the first node sees it, and its own report (or why there is none)."""
 
     id: str
-    address: Address | None  # as the nodes tell it
-    place: Address | None  # where we find it
-    flags: frozenset[str]  # as the asked node has them; none if that doesn't know it
-    link: str  # seen from the asked node: itself, up, down or unknown
+    address: Address | None  # as the nodes report it
+    place: Address | None  # where this program connects to it
+    flags: frozenset[str]  # as the first node has them; empty if it doesn't list it
+    link: str  # from the first node: itself, up, down or unknown
     report: Report | None = None
     problem: str = ""
 
     @property
     def name(self) -> str:
-        """How to call it in a sentence."""
+        """Return its name in sentences."""
         return str(self.address) if self.address else self.id[:SHORT_ID]
 
 
 @dataclass(frozen=True)
 class View:
-    """All nodes that could be heard of, the asked one first."""
+    """All nodes that are known, the first one that was asked at the beginning."""
 
     asked: Address
     members: list[Member]
-    notes: list[str] = field(default_factory=list)  # what is under way, and no reason to worry
+    notes: list[str] = field(default_factory=list)  # what is in progress, and not a problem
 
     @property
     def answering(self) -> list[Member]:
-        """Those that could be asked."""
+        """Return the members that answered."""
         return [member for member in self.members if member.report is not None]
 
     @property
     def silent(self) -> list[Member]:
-        """Those that couldn't."""
+        """Return the members that didn't answer."""
         return [member for member in self.members if member.report is None]
 
 
@@ -154,23 +154,23 @@ def ask(access: Access, address: Address, count_acked: bool = False) -> Report:
 
 
 def report_of(link: Connection, count_acked: bool = False) -> Report:
-    """Ask over a link that is open."""
+    """Ask a node over an open link."""
     nodes, cluster, info, limit = fetch(
         link, [("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO",), ("CONFIG", "GET", "maxmemory")]
     )
     if isinstance(nodes, ReplyError) and not isinstance(nodes, AuthenticationError) and nodes.code == "ERR":
-        raise stranger(link, nodes)
+        raise not_a_node(link, nodes)
     texts = [checked(link, reply) for reply in (nodes, cluster, info)]
     try:
         lines, about_cluster, about_node = _parsed(texts)
     except ValueError:
-        raise stranger(link, texts[0]) from None
+        raise not_a_node(link, texts[0]) from None
     report = Report(
         next(line.id for line in lines.values() if "myself" in line.flags),
         lines,
         about_node,
         about_cluster,
-        # CONFIG may be taken away from us, the rest is there all the same.
+        # CONFIG may be renamed or disabled on the node; the rest works without it.
         int(limit[1]) if isinstance(limit, list) and len(limit) == 2 else None,
     )
     if about_cluster.get("acked_jobs", "").isdecimal():
@@ -185,13 +185,13 @@ def _parsed(texts: list[object]) -> tuple[dict[str, Line], dict[str, str], dict[
     nodes, cluster, info = (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text) for text in texts)
     lines = parse_nodes(nodes)
     if not any("myself" in line.flags for line in lines.values()):
-        raise ValueError("it doesn't know itself")
+        raise ValueError("no line has the flag myself")
     about_cluster = {key.removeprefix("cluster_"): value for key, value in parse_info(cluster).items()}
     return lines, about_cluster, parse_info(info)
 
 
 def scan(link: Connection, state: str, most: int) -> list[bytes] | None:
-    """Give the ids of the jobs in a state, up to about so many; None if the node doesn't tell."""
+    """Return the ids of about `most` jobs in a state; None if the node can't list them."""
     cursor, found = b"0", []
     while True:
         reply = fetch(link, [("JSCAN", cursor, "COUNT", SCAN_COUNT, "STATE", state)])[0]
@@ -203,14 +203,14 @@ def scan(link: Connection, state: str, most: int) -> list[bytes] | None:
             return found
 
 
-# All of them.
+# All nodes.
 
 
 def view_cluster(access: Access, address: Address, count_acked: bool = False) -> View:
-    """Ask a node, and everybody it knows. Raises PeerError if the first one can't be asked."""
+    """Ask a node, and all nodes that it knows. Raises PeerError if the first one can't be asked."""
     first = ask(access, address, count_acked)
-    # The nodes tell the port of clients without TLS, if they have one. Where we were told that of TLS, the others' is
-    # taken to be as far from it as this one's.
+    # The nodes report their port without TLS, if they have one. If the given port is that of TLS, the others' TLS ports
+    # are assumed to be at the same distance.
     shift = address.port - first.me.port if access.tls is not None else 0
     me = Member(first.id, _told(first.me, 0) or address, address, first.me.flags - {"myself"}, "itself", first)
     members = {first.id: me}
@@ -226,7 +226,7 @@ def view_cluster(access: Access, address: Address, count_acked: bool = False) ->
 
 def _ask_members(access: Access, first: Report, lines: Iterable[Line], shift: int, count_acked: bool) -> list[Member]:
     places = {line.id: _told(line, shift) for line in lines}
-    answers = everybody(lambda place: ask(access, place, count_acked), [place for place in places.values() if place])
+    answers = at_each(lambda place: ask(access, place, count_acked), [place for place in places.values() if place])
     members = []
     for line in lines:
         place = places[line.id]
@@ -245,7 +245,7 @@ def _ask_members(access: Access, first: Report, lines: Iterable[Line], shift: in
 
 
 def _told(line: Line, shift: int) -> Address | None:
-    """Where a node is, as others know it."""
+    """Return the address of a node, as others know it."""
     return Address(line.host, line.port + shift) if line.host and line.port else None
 
 
@@ -255,7 +255,7 @@ def _place(member: Member) -> tuple[str, int, str]:
 
 def _handshakes(members: Iterable[Member]) -> list[str]:
     return [
-        f"{member.name} is getting to know {Address(line.host, line.port)}."
+        f"{member.name} is in a handshake with {Address(line.host, line.port)}."
         for member in members
         if member.report is not None
         for line in member.report.lines.values()
@@ -263,11 +263,11 @@ def _handshakes(members: Iterable[Member]) -> list[str]:
     ]
 
 
-# What follows from what they say.
+# What follows from the answers.
 
 
 def opinions(view: View, node_id: str) -> dict[str, list[Member]]:
-    """What the others think of a node, and who thinks so."""
+    """Return the states of a node as the others see it, each with the members that see it so."""
     found: dict[str, list[Member]] = {}
     for other in view.answering:
         if other.id != node_id and other.report is not None:
@@ -277,12 +277,12 @@ def opinions(view: View, node_id: str) -> dict[str, list[Member]]:
 
 
 def disagreements(view: View) -> list[str]:
-    """Sentences about nodes that see each other differently, or otherwise than we do."""
+    """Return sentences about nodes that disagree about a node, or that this program sees differently."""
     warnings = []
     for member in view.members:
         found = opinions(view, member.id)
         if member.report is None:
-            # Links to a node that is gone are opened and refused all the time: that nodes differ in this means nothing.
+            # Links to a node that is gone are opened and refused all the time: that nodes differ in this doesn't count.
             hopeful = found.pop(FINE, []) + found.pop(NO_LINK, [])
             found |= {NOT_GIVEN_UP: hopeful} if hopeful else {}
         if len(found) > 1:
@@ -298,6 +298,6 @@ def _names(members: Iterable[Member]) -> str:
 
 
 def problems(view: View) -> list[str]:
-    """All that is wrong, in sentences."""
+    """Return everything that is wrong, as sentences."""
     silent = [f"{member.name} can't be asked: {member.problem}" for member in view.silent]
     return silent + disagreements(view)

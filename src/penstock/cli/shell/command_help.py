@@ -1,4 +1,4 @@
-"""What `help` says at the prompt, and what the prompt completes: all of it from the table of commands."""
+"""The help and the completions of the prompt, made from the table of commands."""
 
 import re
 
@@ -18,7 +18,7 @@ _BRACKETED = re.compile(r"\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]|\S+")
 
 
 def help_text(words: list[str]) -> str:
-    """The answer to `help ...`."""
+    """Return the answer to `help ...`."""
     if not words:
         return _overview()
     topic = " ".join(words)
@@ -34,10 +34,10 @@ def help_text(words: list[str]) -> str:
 
 
 def entry(info: CommandInfo) -> str:
-    """All that the table knows about one command."""
+    """Return the entry of one command."""
     lines = [f"  {info.syntax}", f"  summary: {info.summary}", f"  reply: {info.reply}"]
     lines += [f"  error: {text}" for text in info.errors]
-    ours = " (Penstock's own; Disque has no such command)" if info.extension else ""
+    ours = " (Penstock only; Disque has no such command)" if info.extension else ""
     lines.append(f"  group: {info.group}{ours}")
     return "\n".join(lines) + "\n"
 
@@ -52,7 +52,7 @@ def _overview() -> str:
 
 
 def completions(before: str) -> list[str]:
-    """Words that can stand where the cursor is, given the text before it; in the case that was begun."""
+    """Return the words that can follow the text before the cursor, in the case of the typed letters."""
     words = before.split(" ")
     begun, earlier = words[-1], [word for word in words[:-1] if word]
     if earlier and earlier[0].isdecimal():
@@ -70,13 +70,13 @@ def completions(before: str) -> list[str]:
 
 
 def option_words(info: CommandInfo) -> list[str]:
-    """The literal words of a command's syntax, without its name."""
+    """Return the literal words of a command's syntax, without its name."""
     literals = _LITERAL.findall(info.syntax.partition(" ")[2])
     return list(dict.fromkeys(literals))
 
 
 def hint(typed: str) -> str:
-    """What is still to come after the typed text: the syntax, less the arguments that are there already."""
+    """Return the rest of the syntax after the typed text."""
     words = typed.split()
     if words and words[0].isdecimal():
         words = words[1:]
@@ -86,8 +86,7 @@ def hint(typed: str) -> str:
     syntax = info.syntax if info else LOCAL.get(words[0].lower(), "")
     rest = _alternative(syntax.partition(" ")[2], words[1:])
     parts = _BRACKETED.findall(rest)
-    # Which option a word fills can't be told without parsing the command: so only what is required is ticked
-    # off.
+    # Which option a word belongs to is only known by parsing the command: so only required arguments are removed.
     for _ in words[1:]:
         if not parts or parts[0].startswith("["):
             break
@@ -97,7 +96,7 @@ def hint(typed: str) -> str:
 
 
 def _alternative(syntax: str, words: list[str]) -> str:
-    """Of `GET [count] | LEN | RESET`, the one that the first word names; all of them while there is none."""
+    """Return the alternative of `GET [count] | LEN | RESET` that the first word names; all of them without a word."""
     if " | " not in syntax or syntax.startswith("[") or not words:
         return syntax
     named = [part for part in syntax.split(" | ") if part.split()[0] == words[0].upper()]

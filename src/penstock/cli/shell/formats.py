@@ -1,7 +1,7 @@
 """Replies as text: for people, for pipes, as CSV, as JSON. A pure module: values in, bytes out.
 
-The human and raw forms are those of the original `disque` tool, for scripts and eyes are used to them. All
-forms end with one line end. Bytes, because a job's body in raw form must come out as it went in.
+The human and raw forms are those of the original `disque` tool. All forms end with one line end. They are bytes,
+because a job's body in raw form must be printed exactly as it is.
 """
 
 import base64
@@ -18,7 +18,7 @@ _RED, _CYAN, _DIM, _PLAIN = "\x1b[31m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
 def human(value: object, *, color: bool = False) -> bytes:
-    """As on a terminal: `(integer) 1`, `"text"`, `(nil)`, `1) ...`."""
+    """Return the form for terminals: `(integer) 1`, `"text"`, `(nil)`, `1) ...`."""
     return _human(value, "", _paint if color else _leave).encode()
 
 
@@ -51,7 +51,7 @@ def _human_list(value: list[Any], prefix: str, paint: Callable[[str, str], str])
     inner = prefix + " " * (width + 2)
     parts = []
     for number, item in enumerate(value, 1):
-        # The first item stands on its parent's line, behind the parent's own number.
+        # The first item is on its parent's line, behind the parent's number.
         indent = prefix if number > 1 else ""
         if isinstance(value, Pairs):
             key = _human_scalar(item[0], paint) if not isinstance(item[0], list) else "(list)"
@@ -62,12 +62,12 @@ def _human_list(value: list[Any], prefix: str, paint: Callable[[str, str], str])
 
 
 def _quoted(text: bytes) -> str:
-    """All but printable ASCII is escaped, so no reply plays tricks with a terminal."""
+    """Return a quoted text. All but printable ASCII is escaped, so that no reply can control the terminal."""
     return quote_word(text).decode()
 
 
 def printable(text: str) -> str:
-    """A server's text without control characters, line ends aside."""
+    """Return a server's text without control characters, except for line ends."""
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
 
 
@@ -80,7 +80,7 @@ def _leave(_color: str, text: str) -> str:
 
 
 def raw(value: object, delimiter: bytes = b"\n") -> bytes:
-    """As in a pipe: one item a line, arrays flattened, nil an empty line, an empty line after an error."""
+    """Return the form for pipes: an item on each line, arrays flattened, nil empty, an empty line after an error."""
     return delimiter.join(_raw_items(value)) + b"\n"
 
 
@@ -99,7 +99,7 @@ def _raw_items(value: object) -> list[bytes]:
 
 
 def csv(value: object) -> bytes:
-    """One line: texts quoted, arrays flattened, nil as NIL, an error as ERROR and its text."""
+    """Return one line of CSV: texts quoted, arrays flattened, nil as NIL, an error as ERROR and its text."""
     return ",".join(_csv_items(value)).encode() + b"\n"
 
 
@@ -116,7 +116,7 @@ def _csv_items(value: object) -> list[str]:
 
 
 def as_json(value: object) -> bytes:
-    """One line of JSON: texts as UTF-8, other bytes as {"base64": ...}, an error as {"error": ...}."""
+    """Return one line of JSON: texts as UTF-8, other bytes as {"base64": ...}, an error as {"error": ...}."""
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -133,7 +133,7 @@ def _plain(value: object) -> object:
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no word for it
+        return str(value)  # JSON has no such number
     return value
 
 

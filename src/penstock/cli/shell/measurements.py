@@ -1,6 +1,6 @@
-"""The measuring modes of `penstock cli`: --latency, --latency-history, --stat and --intrinsic-latency.
+"""Measurements of `penstock cli`: --latency, --latency-history, --stat and --intrinsic-latency.
 
-Ctrl-C is how they are meant to end, so it is no failure.
+They end with Ctrl-C, which is not an error.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from penstock.cli.shell.options import Options
 from penstock.cli.shell.session import connection, open_link
 from penstock.client.connection import Connection
 
-SAMPLE_PAUSE_S = 0.01  # between two PINGs: often enough to see a hiccup, seldom enough not to be the load
-REFRESH_S = 0.1  # how often the line on the terminal is drawn anew
+SAMPLE_PAUSE_S = 0.01  # between two PINGs: short enough to see a pause, long enough to cause no load
+REFRESH_S = 0.1  # between two updates of the line on the terminal
 HISTORY_LINE_S = 15.0
 STAT_LINE_S = 1.0
 STAT_HEADING_EVERY = 20
@@ -29,7 +29,7 @@ _STAT_COLUMNS = (
 
 
 def run(options: Options) -> int:
-    """Run the mode that the options name, until it is done or interrupted."""
+    """Run the measurement of the options, until it is done or interrupted."""
     with contextlib.suppress(KeyboardInterrupt):
         if options.mode == "intrinsic-latency":
             _intrinsic(options.seconds)
@@ -61,7 +61,7 @@ class _Samples:
 
 
 def _latency(link: Connection, options: Options) -> None:
-    """PING again and again. One line in place on a terminal; elsewhere only lines that are final."""
+    """Send PING repeatedly. A terminal shows one line that is updated; other outputs get only final lines."""
     history = options.mode == "latency-history"
     window_s = options.interval_s or HISTORY_LINE_S
     left = options.repeat if options.repeat_given else -1
@@ -117,13 +117,13 @@ def _numbers(count: int) -> Iterator[int]:
 
 
 def parse_info(text: bytes) -> dict[str, str]:
-    """The `key:value` lines of INFO."""
+    """Return the `key:value` lines of INFO."""
     lines = text.decode("utf-8", "replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
 def _intrinsic(seconds: int) -> None:
-    """Do nothing but look at the clock: what is missing between two looks, the system has taken."""
+    """Read the clock in a loop: a gap between two readings is a pause of the system."""
     clock = time.perf_counter_ns
     started = last = clock()
     end = started + seconds * 1_000_000_000

@@ -1,7 +1,7 @@
-"""`penstock cli`: what the original's `disque` tool does, for the same hands and scripts.
+"""The modes of `penstock cli`, which does what the original's `disque` tool does, with the same options.
 
-This module only chooses: one command, a script on standard input, a prompt, or one of the measuring modes.
-Each of those is a module of its own, loaded when it is the one.
+One command, a script on standard input, a prompt, --pipe, or a measurement. The last three are modules of their own,
+which are imported when they are used.
 """
 
 import io
@@ -13,7 +13,7 @@ from penstock.errors import CallerError, PeerError
 
 
 def run(argv: list[str]) -> int:
-    """Run `penstock cli` with these words. Returns the exit code."""
+    """Run `penstock cli` with these words; returns the exit code."""
     options = parse(argv)
     try:
         return _run(options)
@@ -58,10 +58,10 @@ def _one_shot(options: Options) -> int:
 
 
 def _script(options: Options) -> int:
-    """Every line of standard input is a command; a wrong line is reported and the next one runs."""
+    """Run every line of standard input as a command. A wrong line is reported, and the next one runs."""
     session = Session(options)
     session.connect()
-    # Bytes that are no text pass through as surrogates.
+    # Bytes that are not UTF-8 are passed on as surrogates.
     lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogateescape")
     for number, line in enumerate(lines, 1):
         try:

@@ -1,7 +1,7 @@
-"""The options of `penstock cli`: one table, from which words are parsed and the help is printed.
+"""The options of `penstock cli`: one table for the parser and the help.
 
-They are the original tool's, so its rules hold: options end at the first word that isn't one, whatever comes
-after belongs to the command (`penstock cli ADDJOB q -h 0` adds the job `-h`), and `-h` alone asks for help.
+They are those of the original tool, with its rules: options end at the first word that isn't one, everything after it
+belongs to the command (`penstock cli ADDJOB q -h 0` adds the job `-h`), and `-h` alone prints the help.
 """
 
 import os
@@ -16,7 +16,7 @@ PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
 
 @dataclass
 class Options:
-    """What was asked for. `command` is empty for a prompt or a script on standard input."""
+    """The parsed options. `command` is empty for a prompt or a script on standard input."""
 
     host: str = "127.0.0.1"
     port: int = 7711
@@ -56,7 +56,7 @@ def _set(name: str, value: object = None) -> Callable[[Options, str], None]:
 def _integer(name: str, lowest: int, highest: int) -> Callable[[Options, str], None]:
     def apply(options: Options, word: str) -> None:
         if not word.lstrip("-").isdecimal() or not lowest <= int(word) <= highest:
-            raise CallerError(f"needs a whole number from {lowest} to {highest}, not {word!r}")
+            raise CallerError(f"must be a whole number from {lowest} to {highest}, got {word!r}")
         setattr(options, name, int(word))
 
     return apply
@@ -73,7 +73,7 @@ def _interval(options: Options, word: str) -> None:
     except ValueError:
         options.interval_s = -1
     if not 0 <= options.interval_s <= 86400:
-        raise CallerError(f"needs seconds from 0 to 86400, like 0.1, not {word!r}")
+        raise CallerError(f"must be a number of seconds from 0 to 86400, got {word!r}")
 
 
 def _intrinsic(options: Options, word: str) -> None:
@@ -85,15 +85,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(("-h",), "host", "The node's host name or address (default 127.0.0.1).", _set("host")),
     Option(("-p",), "port", "The node's port (default 7711).", _integer("port", 1, 65535)),
     Option(("-s",), "socket", "The node's unix socket, in place of host and port.", _set("socket")),
-    Option(("-a",), "password", f"The node's password. Others can read it in the process list: the variable\n"
-           f"{PASSWORD_VARIABLE} does the same, and they can't.", _set("password")),
-    Option(("-r",), "n", "Run the command n times, -1 for ever; also the number of samples of --latency\n"
+    Option(("-a",), "password", f"The node's password. Other users can read it in the process list: set the\n"
+           f"variable {PASSWORD_VARIABLE} instead.", _set("password")),
+    Option(("-r",), "n", "Run the command n times, -1 without end; also the number of samples of --latency\n"
            "and the number of lines of --latency-history and --stat.", _repeat),
-    Option(("-i",), "seconds", "Wait that long between repetitions, like 0.1; or the time between lines\n"
+    Option(("-i",), "seconds", "Time between repetitions, such as 0.1; or the time between lines\n"
            "of --stat (default 1) and --latency-history (default 15).", _interval),
     Option(("-x",), "", "Read the last argument from standard input.", _set("stdin_last", True)),
-    Option(("-d",), "text", "What separates items in raw form (default a line end).", _set("delimiter")),
-    Option(("-e",), "", "Exit code 1 if the node answers an error; without it that is 0.",
+    Option(("-d",), "text", "The separator of items in raw form (default a line end).", _set("delimiter")),
+    Option(("-e",), "", "Exit code 1 if the node replies with an error; without it that is 0.",
            _set("error_exit", True)),
     Option(("--raw",), "", "Replies as they are (the default if the output is not a terminal).",
            _set("output", "raw")),
@@ -105,18 +105,18 @@ OPTIONS: tuple[Option, ...] = (
     Option(("--latency",), "", "Measure how long a PING takes, until Ctrl-C.", _set("mode", "latency")),
     Option(("--latency-history",), "", "The same, with a new line every 15 s.",
            _set("mode", "latency-history")),
-    Option(("--stat",), "", "A line of the node's figures every second.", _set("mode", "stat")),
-    Option(("--pipe",), "", "Send commands in RESP from standard input as fast as they can be taken.",
+    Option(("--stat",), "", "Print a line of statistics of the node every second.", _set("mode", "stat")),
+    Option(("--pipe",), "", "Send commands in RESP from standard input as fast as the node accepts them.",
            _set("mode", "pipe")),
-    Option(("--pipe-timeout",), "n", "Give up --pipe after n seconds without a reply, 0: never (default 30).",
+    Option(("--pipe-timeout",), "n", "End --pipe after n seconds without a reply, 0: never (default 30).",
            _integer("pipe_timeout_s", 0, 86400)),
     Option(("--intrinsic-latency",), "seconds",
-           "Measure the pauses that this machine itself makes. Needs no node.", _intrinsic),
+           "Measure the pauses of this machine itself. Needs no node.", _intrinsic),
     Option(("--tls",), "", "Connect with TLS.", _set("tls", True)),
     Option(("--cacert",), "file", "Trust the certificates in this file (default: the system's).", _set("ca")),
-    Option(("--cert",), "file", "The client's certificate, if the node asks for one.", _set("cert")),
+    Option(("--cert",), "file", "The client's certificate, if the node requires one.", _set("cert")),
     Option(("--key",), "file", "The key of --cert.", _set("key")),
-    Option(("--help",), "", "This text.", _set("mode", "help")),
+    Option(("--help",), "", "Print this text.", _set("mode", "help")),
     Option(("-v", "--version"), "", "Print the version.", _set("mode", "version")),
 )  # fmt: skip
 
@@ -124,7 +124,7 @@ _BY_NAME = {name: option for option in OPTIONS for name in option.names}
 
 
 def parse(argv: list[str]) -> Options:
-    """Options from the words after `penstock cli`. Raises CallerError, which says what to do."""
+    """Return the options of the words after `penstock cli`. Raises CallerError, which says what to do."""
     options = Options(password=os.environ.get(PASSWORD_VARIABLE))
     if argv == ["-h"]:
         options.mode = "help"
@@ -151,19 +151,19 @@ def parse(argv: list[str]) -> Options:
 
 def _checked(options: Options) -> Options:
     if options.stdin_last and not options.command:
-        raise CallerError("-x needs a command to complete, like: penstock cli -x ADDJOBS mail 0 BODIES")
+        raise CallerError("-x needs a command, such as: penstock cli -x ADDJOBS mail 0 BODIES")
     if options.mode != "command" and options.command:
         first = os.fsdecode(options.command[0])
-        raise CallerError(f"--{options.mode} takes no command, but got: {first}")
+        raise CallerError(f"--{options.mode} takes no command, got {first}")
     if options.key and not options.cert:
-        raise CallerError("--key needs --cert: the certificate that the key belongs to.")
+        raise CallerError("--key needs --cert, the certificate of the key.")
     if options.ca or options.cert:
         options.tls = True
     return options
 
 
 def usage() -> str:
-    """The help text, from the table."""
+    """Return the help text, made from the table."""
     lines = ["usage: penstock cli [options] [command [argument ...]]", "", *_INTRODUCTION, "", "Options:"]
     for option in OPTIONS:
         names = ", ".join(option.names) + (f" <{option.value}>" if option.value else "")
@@ -174,8 +174,8 @@ def usage() -> str:
 
 
 _INTRODUCTION = (
-    "With a command: runs it, prints the reply, ends. Without one: a prompt, or, if standard input is not a",
-    "terminal, runs every line of it.",
+    "With a command: runs it and prints the reply. Without one: a prompt, or, if standard input is not a terminal,",
+    "runs every line of it.",
 )
 _EXAMPLES = (
     "Examples:",
@@ -186,6 +186,6 @@ _EXAMPLES = (
     "  penstock cli -p 7712 INFO jobs",
     "At the prompt: help, help @jobs, help ADDJOB, connect host port, 5 PING, clear, quit.",
     "",
-    "Exit codes: 0 done (also if the node answered an error, unless -e), 1 no connection or, with -e,",
+    "Exit codes: 0 done (also if the node replied with an error, unless -e), 1 no connection or, with -e,",
     "an error, 2 a wrong option, 130 interrupted.",
 )

@@ -1,9 +1,9 @@
-"""`penstock cli --pipe`: sends commands in RESP from standard input, as fast as the node takes them.
+"""`penstock cli --pipe`: sends commands in RESP from standard input, as fast as the node accepts them.
 
-How does one know that all replies are there, without parsing what is sent? By sending one more command, a
-PING with a random message, and waiting for that message. (The original sent ECHO, which it did not have, and
-so always waited for its timeout.) Reading and writing go on at the same time: a node that waits for us to
-take replies must not wait for us to finish writing.
+The end of the replies is found without parsing the commands: one more command is sent, a PING with a random message,
+and its reply is the last one. (The original sent ECHO, which it did not have, and so always waited for its timeout.)
+Reading and writing happen at the same time: a node that waits until replies are read must not wait until all is
+written.
 """
 
 import os
@@ -23,12 +23,12 @@ from penstock.client.replies import NOTHING
 from penstock.errors import ConnectionLost, ReplyError
 
 BLOCK_BYTES = 128 * 1024
-# What a non-blocking socket, plain or TLS, raises when it has nothing for us now.
+# What a non-blocking socket, plain or TLS, raises when it is not ready.
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def run(options: Options) -> int:
-    """Transfer everything, then wait for the last reply. Exit code 1 if there were errors."""
+    """Transfer everything, then wait for the last reply; returns 1 if there were errors."""
     link = connection(options)
     open_link(link, options)
     address = link.address
@@ -42,7 +42,7 @@ def run(options: Options) -> int:
 
 
 class _Transfer:
-    """The state of one --pipe: what is still to be sent, and what came back."""
+    """The state of one --pipe: what is not sent yet, and the replies."""
 
     def __init__(self, link: socket.socket, timeout_s: int) -> None:
         self.link, self.timeout_s = link, timeout_s
@@ -63,7 +63,7 @@ class _Transfer:
                 heard = time.monotonic()
             if 0 in readable:
                 self._read_input()
-                heard = time.monotonic()  # the timeout is about the node, not about a slow producer
+                heard = time.monotonic()  # the timeout is for the node, not for a slow producer
             self._send()
             if waiting_for_input:
                 heard = time.monotonic()
@@ -78,7 +78,7 @@ class _Transfer:
         block = os.read(0, BLOCK_BYTES)
         if not block:
             self.all_read = True
-            # The empty line ends an inline command whose line end is missing, and is nothing otherwise.
+            # The empty line ends an inline command whose line end is missing, and has no effect otherwise.
             block = b"\r\n" + encode(("PING", self.token))
         self.unsent = memoryview(block)
 
@@ -92,7 +92,7 @@ class _Transfer:
             return
 
     def _receive(self) -> bool:
-        """Take in all replies that are there; whether there were any."""
+        """Read all replies that have arrived; returns whether there were any."""
         before = self.replies
         while not self.done:
             try:

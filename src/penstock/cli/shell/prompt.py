@@ -1,7 +1,6 @@
 """The prompt of `penstock cli`: editing, history, completion and hints by prompt_toolkit.
 
-Ctrl-C gives up what is being typed or waited for and comes back to the prompt; Ctrl-D, `quit` and `exit`
-leave.
+Ctrl-C cancels the typed line or the running command; Ctrl-D, `quit` and `exit` end the prompt.
 """
 
 import os
@@ -24,7 +23,7 @@ from penstock.cli.shell.session import Session, describe, repetition, split_line
 from penstock.errors import CallerError, PeerError
 
 HISTORY_FILE = "~/.penstock_history"
-SLOW_SECONDS = 0.5  # from here on, how long a command took is worth a line
+SLOW_SECONDS = 0.5  # the duration of slower commands is printed
 
 
 class _Completer(Completer):
@@ -36,7 +35,7 @@ class _Completer(Completer):
 
 
 def run(session: Session) -> int:
-    """Read and run commands until the user leaves."""
+    """Read and run commands until the user ends the prompt."""
     try:
         session.connect()
     except PeerError as error:
@@ -72,7 +71,7 @@ def _prompt_session() -> PromptSession[str]:
 
 
 class _PrivateHistory(FileHistory):
-    """Keeps passwords out of the file."""
+    """A history that doesn't store passwords."""
 
     def store_string(self, string: str) -> None:
         words = string.lower().split()
@@ -83,7 +82,7 @@ class _PrivateHistory(FileHistory):
 def _history() -> History:
     path = Path(HISTORY_FILE).expanduser()
     try:
-        # Bodies of jobs are nobody else's business either.
+        # Only for this user: it may have bodies of jobs.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError:
         return InMemoryHistory()
@@ -91,7 +90,7 @@ def _history() -> History:
 
 
 def _run_line(session: Session, line: str) -> bool:
-    """Run what was typed; False to leave."""
+    """Run a typed line; returns False to end the prompt."""
     try:
         words = split_line(line)
     except CallerError as error:
@@ -143,7 +142,7 @@ def _connect(session: Session, words: list[bytes]) -> None:
 
 
 def _reconnect(session: Session) -> None:
-    """Once, so that the prompt shows how things are."""
+    """Try to connect once, so that the prompt shows the state of the link."""
     try:
         session.connect()
     except PeerError:

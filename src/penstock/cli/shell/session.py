@@ -1,7 +1,7 @@
-"""One user's talk with a node: runs commands, prints replies, and keeps the link alive between them.
+"""A session with a node: runs commands, prints replies, and keeps the link open between them.
 
-A link that broke while nobody used it is opened again without a word. If it breaks while a command is under
-way, only a command that changes nothing is sent again: an ADDJOB sent twice might be two jobs.
+A link that broke while it was idle is opened again silently. If it breaks while a command runs, the command is sent
+again only if it changes nothing: an ADDJOB that is sent twice may become two jobs.
 """
 
 import os
@@ -16,7 +16,7 @@ from penstock.client.replies import Decoder as PureDecoder
 from penstock.errors import AuthenticationError, CallerError, ConnectionLost, PeerError, ReplyError
 from penstock.wire import split_words
 
-# Texts made for reading: quoting them would only hide their lines.
+# Replies that are texts of several lines: quoted, they would be on one.
 _ALWAYS_RAW = {
     (b"info",), (b"cluster", b"nodes"), (b"cluster", b"info"), (b"client", b"list"),
     (b"latency", b"graph"), (b"latency", b"doctor"),
@@ -24,7 +24,7 @@ _ALWAYS_RAW = {
 
 
 def connection(options: Options, decoder: Callable[[], Decoder] = hiredis_decoder) -> Connection:
-    """A connection as the options ask for, not yet open and without the password: see `open_link`."""
+    """Return a connection for the options, not yet open and without the password: see `open_link`."""
     return Connection(
         options.host,
         options.port,
@@ -38,7 +38,7 @@ def connection(options: Options, decoder: Callable[[], Decoder] = hiredis_decode
 
 
 def open_link(link: Connection, options: Options) -> None:
-    """Connect and authenticate. A refused password is a warning: commands will say what they think of it."""
+    """Connect and authenticate. A wrong password is only a warning: commands that need it will fail."""
     link.connect()
     if options.password is None:
         return
@@ -49,13 +49,13 @@ def open_link(link: Connection, options: Options) -> None:
 
 
 def wants_color() -> bool:
-    """Colours only for a terminal that has them, and for a user who has not declined them."""
+    """Whether to print colours: on a terminal that has them, unless NO_COLOR is set."""
     declined = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not declined
 
 
 class Session:
-    """Runs commands of one user. `errors` counts the error replies so far."""
+    """Runs commands. `errors` is the number of error replies so far."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -66,19 +66,19 @@ class Session:
         self._color = wants_color()
 
     def connect(self) -> None:
-        """Open the link if there is none. Raises ConnectionLost."""
+        """Open the link if it is not open. Raises ConnectionLost."""
         if not self.link.connected:
             open_link(self.link, self.options)
 
     def connect_to(self, host: str, port: int) -> None:
-        """Leave this node for another."""
+        """Connect to another node."""
         self.link.close()
         self.options.host, self.options.port, self.options.socket = host, port, None
         self.link = connection(self.options, PureDecoder)
         self.connect()
 
     def run(self, words: list[bytes]) -> None:
-        """Run one command and print what it answers. Raises PeerError."""
+        """Run one command and print its reply. Raises PeerError."""
         reply = self._ask(words)
         if reply is not None:
             self.show(reply[0], words)
@@ -86,7 +86,7 @@ class Session:
             self._stream()
 
     def repeat(self, words: list[bytes], times: int, interval_s: float) -> None:
-        """Run a command several times; -1 is for ever."""
+        """Run a command several times; -1 is without end."""
         done = 0
         while times < 0 or done < times:
             if done and interval_s:
@@ -95,9 +95,9 @@ class Session:
             done += 1
 
     def _ask(self, words: list[bytes]) -> tuple[object] | None:
-        """The reply in a tuple, for it may be None; no tuple if the command ended the node."""
+        """Return the reply in a tuple, as it may be None; None if the command stopped the node."""
         name = words[0].decode("utf-8", "replace").lower()
-        self.link.alive()  # finds out about a link that broke while idle
+        self.link.alive()  # notices a link that broke while idle
         self.connect()
         try:
             return (self._exchange(words),)
@@ -114,7 +114,7 @@ class Session:
             self.link.send(*words)
             return self.link.receive()
         except KeyboardInterrupt:
-            # The reply may still come, and would be taken for the next command's.
+            # The reply may still come, and would be taken for that of the next command.
             self.link.close()
             raise
 
@@ -126,10 +126,10 @@ class Session:
             if sys.stdout.isatty():
                 print()
         finally:
-            self.link.close()  # there is no command to end MONITOR
+            self.link.close()  # no command ends MONITOR
 
     def show(self, reply: object, words: list[bytes]) -> None:
-        """Print a reply in the form that was asked for."""
+        """Print a reply in the chosen format."""
         self.errors += isinstance(reply, ReplyError)
         sys.stdout.buffer.write(self._formatted(reply, words))
         sys.stdout.buffer.flush()
@@ -147,8 +147,8 @@ class Session:
 
 
 def _harmless(name: str) -> bool:
-    """Whether a command changes nothing, so that it may be sent again."""
-    # Imported here, since one command that goes well needs no table, and starts faster without it.
+    """Whether a command changes nothing, so that it can be sent again."""
+    # Imported here: a command that succeeds doesn't need the table, and starts faster without it.
     from penstock.broker.commands.table import COMMANDS
 
     info = COMMANDS.get(name)
@@ -156,7 +156,7 @@ def _harmless(name: str) -> bool:
 
 
 def describe(error: PeerError) -> str:
-    """An error of the link, with what to do about it."""
+    """Return the text of a link's error, with what to do about it."""
     text = str(error)
     if isinstance(error, AuthenticationError):
         return f"{text} Use -a or PENSTOCK_PASSWORD."
@@ -169,8 +169,8 @@ def describe(error: PeerError) -> str:
 
 
 def split_line(line: str) -> list[bytes]:
-    """The words of a line. Raises CallerError where quotes don't close as they should."""
-    # A terminal gives bytes that are not UTF-8 as surrogates: they go out as they came in.
+    """Return the words of a line. Raises CallerError if quotes are not closed."""
+    # A terminal passes bytes that are not UTF-8 as surrogates: they are sent as they came.
     try:
         return split_words(line.encode("utf-8", "surrogateescape"))
     except ValueError as error:
@@ -178,7 +178,7 @@ def split_line(line: str) -> list[bytes]:
 
 
 def repetition(words: list[bytes]) -> tuple[int, list[bytes]]:
-    """`5 PING` is PING five times."""
+    """Return how often to run a command, and the command: `5 PING` is PING five times."""
     if len(words) > 1 and words[0].isdigit():
         return int(words[0]), words[1:]
     return 1, words
