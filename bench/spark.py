@@ -51,7 +51,7 @@ ROWS: list[Row] = [
         for store in STORES
     ),
     Row(f"write of {MILLION:,} jobs to the broker", Million(), "write_per_s", cpu="write_cpu_us", bar=MILLION_BAR),
-    Row(f"look at {MILLION:,} jobs of the broker", Million(), "look_per_s", cpu="look_cpu_us", bar=MILLION_BAR),
+    Row(f"batch read of {MILLION:,} jobs of the broker", Million(), "read_per_s", cpu="read_cpu_us", bar=MILLION_BAR),
     Row(f"a batch by hand, at {MILLION:,} / at {BATCH_JOBS:,} waiting", Million(), "long_per_s", "short_per_s",
         "long_cpu_us", "short_cpu_us", SAME),
     Row("36th to 40th batch of a query / 2nd to 6th", Batches(), "late_per_s", "early_per_s", "late_cpu_us",

@@ -1,7 +1,7 @@
 """What is measured of Spark in one round.
 
     Stream     a queue into Parquet by a streaming query, then by a plain loop of reserve, write and ack
-    Million    a million jobs into the broker, a look at them, and batches off a long queue beside those off a short one
+    Million    a million jobs into the broker, a batch read of them, batches off a long queue and off a short one
     Batches    one query of many small batches, the first ones beside the last ones
 
 Each has a store of its own. What was moved is counted: a wrong answer can't pass for a fast one.
@@ -133,7 +133,7 @@ def plain_loop(queue: blocking.Queue, directory: Path, jobs: int) -> Mark:
     import pyarrow
     import pyarrow.parquet
 
-    from penstock.spark.columns import COLUMNS, arrow_schema, to_batch
+    from penstock.spark.rows import COLUMNS, arrow_schema, to_batch
 
     schema = arrow_schema([name for name in COLUMNS if name not in NOT_WRITTEN])
     rows = directory / "loop"
@@ -196,7 +196,7 @@ class Million:
     shape: str = "a million jobs"
 
     def run(self, quick: bool, program: Path) -> Figures:
-        """Write, look, then take batches off."""
+        """Write, read, then take batches off."""
         jobs = MILLION // (QUICK_DIVISOR if quick else 1)
         with scene("disque", program) as (url, queue, _):
             began = Mark.now()
@@ -205,12 +205,12 @@ class Million:
             if queue.size() != jobs:
                 raise NotRunError(f"{queue.size()} of {jobs} jobs were added")
             began = Mark.now()
-            found = look(url)
-            looked = Mark.now().since(began)
+            found = batch_read(url)
+            read = Mark.now().since(began)
             if found != jobs:
-                raise NotRunError(f"a look found {found} of {jobs} jobs")
+                raise NotRunError(f"a batch read found {found} of {jobs} jobs")
             figures = {"write_per_s": jobs / written.s, "write_cpu_us": written.cpu_s / jobs * 1e6}
-            figures |= {"look_per_s": jobs / looked.s, "look_cpu_us": looked.cpu_s / jobs * 1e6}
+            figures |= {"read_per_s": jobs / read.s, "read_cpu_us": read.cpu_s / jobs * 1e6}
             return figures | long_and_short(url, queue, BATCH_JOBS // (QUICK_DIVISOR if quick else 1))
 
 
@@ -221,7 +221,7 @@ def write_jobs(url: str, jobs: int) -> None:
     rows.write.format("penstock").option("url", url).option("queue", QUEUE).mode("append").save()
 
 
-def look(url: str) -> int:
+def batch_read(url: str) -> int:
     """Read all jobs into nothing; gives how many there were."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -236,7 +236,7 @@ class Driven:
     """A query whose calls are made here, in the order in which Spark makes them, without a Spark."""
 
     def __init__(self, url: str, queue: str, jobs: int) -> None:
-        from penstock.spark.columns import COLUMNS
+        from penstock.spark.rows import COLUMNS
         from penstock.spark.settings import read_settings
         from penstock.spark.streaming import QueueStream
 

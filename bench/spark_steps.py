@@ -62,7 +62,7 @@ class SteppedStream(QueueStream):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         if not self._is_watched:
-            driver: Any = self.claims.queue.store._driver
+            driver: Any = self.batches.queue.store._driver
             driver.ack_claim = stepping("ack", driver.ack_claim)
             self._is_watched = True
         return super().latestOffset(start, limit)

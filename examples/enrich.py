@@ -10,7 +10,7 @@ import sys
 
 from pyspark.sql import DataFrame
 
-from penstock.spark.failing import split, to_dead_letters, trying
+from penstock.spark.dead_letters import split, to_dead_letters, trying
 from penstock.spark.session import local_session
 
 PRICES = {"apple": 3, "pear": 5}

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.cli import cluster_local as local
-from penstock.cli.cluster_access import Access
-from penstock.cli.cluster_status import as_json
-from penstock.cli.cluster_view import look
+from penstock.cli.cluster import local
+from penstock.cli.cluster.access import Access
+from penstock.cli.cluster.status import as_json
+from penstock.cli.cluster.view import view_cluster
 from penstock.client import Connection
 from penstock.client.addresses import parse_address
 from penstock.errors import PenstockError
@@ -62,7 +62,7 @@ def events(text: str) -> list[dict[str, Any]]:
 
 def state(address: str, way: Access = OPEN) -> dict[str, Any]:
     """What `status --json` tells, whether all is well or not; asked from here, since it is asked so often."""
-    return as_json(look(way, parse_address(address)))
+    return as_json(view_cluster(way, parse_address(address)))
 
 
 def is_well(address: str, count: int) -> bool:
@@ -119,12 +119,12 @@ def fetch_all(addresses: list[str], queue: str, expected: set[bytes]) -> set[byt
     """Take and ack all jobs of a queue, wherever they are, until these have come; gives what came."""
     found: set[bytes] = set()
 
-    def look() -> bool:
+    def take() -> bool:
         for address in addresses:
             for _, job_id, body in call(address, "GETJOB", "NOHANG", "COUNT", 100, "FROM", queue) or []:
                 found.add(body)
                 call(address, "ACKJOB", job_id)
         return found >= expected
 
-    wait_until(look, PATIENCE_S, 0.05)
+    wait_until(take, PATIENCE_S, 0.05)
     return found

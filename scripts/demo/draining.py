@@ -52,7 +52,7 @@ def why_no_spark(folder: Path) -> str:
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # where the script for a packaged Java goes
     try:
         import_module("pyarrow.parquet")
-        import_module("penstock.spark.draining")
+        import_module("penstock.spark.drain")
         import_module("penstock.spark.java").ensure_java()
     except (ImportError, MissingExtra) as problem:
         return str(problem)

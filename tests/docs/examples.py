@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.broker.config import load
-from penstock.cli import cluster_local
+from penstock.cli.cluster import local as local_nodes
 from penstock.errors import PenstockError
 from penstock.spark.java import ensure_java
 from tests.processes import free_port, need_program, wait_until
@@ -318,9 +318,9 @@ class Reader:
     def leave(self) -> None:
         """End what is still running."""
         for path in self.directory.rglob("cluster.json"):
-            for node in cluster_local.load(path.parent):
+            for node in local_nodes.load(path.parent):
                 pid = node.holder()
-                if node.is_running() and pid is not None and cluster_local.is_server(pid, node.config):
+                if node.is_running() and pid is not None and local_nodes.is_server(pid, node.config):
                     os.kill(pid, signal.SIGKILL)
         for process, _ in self.servers:
             if process.poll() is None:

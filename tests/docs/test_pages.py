@@ -15,7 +15,7 @@ from penstock.broker.commands.table import COMMANDS
 from penstock.broker.directives import DIRECTIVES
 from penstock.cli import cluster
 from penstock.cli.main import GROUPS
-from penstock.cli.shell_options import OPTIONS
+from penstock.cli.shell.options import OPTIONS
 from tests.docs.examples import PAGES, ROOT
 
 REFERENCE = ROOT / "docs" / "reference"

@@ -17,8 +17,8 @@ import pytest
 
 from penstock import fsq
 from penstock.cli import fsq as command
-from penstock.cli import fsq_man
-from penstock.cli.fsq_table import COMMANDS, LAUNCHER
+from penstock.cli.fsq import man
+from penstock.cli.fsq.table import COMMANDS, LAUNCHER
 from tests.fsq import programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -506,12 +506,12 @@ def pages_script() -> Any:
 def test_the_man_pages_are_those_of_the_commands() -> None:
     assert pages_script().outdated() == [], "run `make docs`"
     commands = {f"man1/fsq-{name}.1" for name in COMMANDS}
-    assert set(fsq_man.man_pages()) == {"man1/fsq.1", "man7/fsq.7", *commands}
+    assert set(man.man_pages()) == {"man1/fsq.1", "man7/fsq.7", *commands}
 
 
 @pytest.mark.parametrize("page", ["man1/fsq.1", "man7/fsq.7"])
 def test_the_manual_lists_every_setting_with_its_default(page: str) -> None:
-    text = fsq_man.man_pages()[page].replace("\\-", "-")
+    text = man.man_pages()[page].replace("\\-", "-")
     environment = text.partition(".SH ENVIRONMENT\n")[2].partition("\n.SH ")[0]
     for name, row in fsq.constants.SETTINGS.items():
         assert f"\n.B {name}\n{row.meaning[0].upper()}{row.meaning[1:]}. Default: " in environment, name
@@ -531,7 +531,7 @@ def test_programs_written_for_the_original_find_its_modules() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_man_page_tells_every_flag(name: str) -> None:
-    page = fsq_man.man_pages()[f"man1/fsq-{name}.1"].replace("\\-", "-")
+    page = man.man_pages()[f"man1/fsq-{name}.1"].replace("\\-", "-")
     for option in COMMANDS[name].flags:
         assert f"\n.B {option.names}\n" in page
     assert not re.search(r"^(?!\.(SH|TH|TP|B|\\\") ?)\.", page, re.MULTILINE), "a line that troff takes for a command"

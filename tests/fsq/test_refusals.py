@@ -107,8 +107,9 @@ def test_the_command_line_tells_it_too(open_root: Path) -> None:
         pytest.skip("needs a directory of somebody else")
     # The interpreter may lie where only root may go, so the command is called within the child.
     program = (
-        "import os, sys\nfrom penstock.cli import fsq, fsq_work\nfrom penstock.fsq import distributing\n"
-        f"import subprocess, penstock.cli.fsq_man\nos.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+        "import os, sys\nfrom penstock.cli import fsq\nfrom penstock.fsq import distributing\n"
+        "import subprocess, penstock.cli.fsq.work, penstock.cli.fsq.man\n"
+        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         "sys.exit(fsq.run(sys.argv[1:]))"
     )
     for words, text in (

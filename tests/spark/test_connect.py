@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 
 from penstock import blocking
 from penstock.errors import CallerError, MissingExtra, OperatorError
-from penstock.spark.draining import parquet_directory
+from penstock.spark.drain import parquet_directory
 from penstock.spark.session import local_session
 from tests.processes import NodeProcess, free_port, need_module, wait_until
 from tests.spark.reading import numbers_in
@@ -98,13 +98,13 @@ def test_a_fill_counts_its_rows(server: ConnectServer, node: NodeProcess, tmp_pa
 def test_a_server_that_is_not_there_is_noticed_at_once() -> None:
     need_packages()
     port = free_port()
-    with pytest.raises(OperatorError, match=f"no Spark Connect server answers at 127.0.0.1:{port}"):
+    with pytest.raises(OperatorError, match=f"can't reach a Spark Connect server at 127.0.0.1:{port}"):
         local_session(master=f"sc://127.0.0.1:{port}")
 
 
 def test_an_address_that_is_none_is_refused() -> None:
     need_packages()
-    with pytest.raises(CallerError, match="write sc://HOST:PORT"):
+    with pytest.raises(CallerError, match="must be sc://HOST:PORT"):
         local_session(master="sc://localhost:no")
 
 
@@ -117,5 +117,5 @@ def test_without_the_packages_of_connect_it_is_said_what_to_install(monkeypatch:
 def test_a_directory_of_the_server_has_a_whole_path() -> None:
     assert parquet_directory("parquet:/out", is_remote=True) == "/out"
     assert parquet_directory("parquet:s3a://bucket/out", is_remote=True) == "s3a://bucket/out"
-    with pytest.raises(CallerError, match="write the whole path"):
+    with pytest.raises(CallerError, match="must be an absolute path"):
         parquet_directory("parquet:out", is_remote=True)

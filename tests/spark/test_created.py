@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock import blocking
 from penstock.queues.capabilities import Capability
-from penstock.spark.looking import QueueLook
+from penstock.spark.scan import QueueScan
 from penstock.spark.settings import read_settings
 from penstock.spark.streaming import QueueStream
 
@@ -32,7 +32,7 @@ def any_url(request: pytest.FixtureRequest) -> str:
 
 
 def looked_at(settings: Any) -> list[datetime]:
-    look = QueueLook(settings, ["created"])
+    look = QueueScan(settings, ["created"])
     return [when for part in look.partitions() for batch in look.read(part) for when in batch["created"].to_pylist()]
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 
 from penstock.cli.spark import run
 from penstock.spark.doctor import VERSIONS, findings
-from penstock.spark.refusals import sentence_of
+from penstock.spark.errors import sentence_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = str(Path(sys.executable).parent)
@@ -62,7 +62,10 @@ def test_where_all_is_right_it_exits_with_0_and_else_with_1(tmp_path: Path, caps
     assert all(line.startswith("ok ") for line in capsys.readouterr().out.splitlines())
     assert not (tmp_path / "jobs.db").exists()
     assert run(["doctor", "memory:"]) == 1
-    assert "wrong  memory: lives in one process" in capsys.readouterr().out
+    assert (
+        "wrong  url must be a store that processes can share, such as sqlite:///jobs.db, got memory:"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_python_on_the_path_without_penstock_is_named_with_what_to_do(
@@ -82,7 +85,7 @@ def test_a_python_of_the_environment_without_penstock_is_named(
     assert f"PYSPARK_PYTHON={bare_python}/python, which can't import penstock" in wrong()
     environment.setenv("PYSPARK_DRIVER_PYTHON", "/bin/false")
     text = wrong()
-    assert "PYSPARK_DRIVER_PYTHON=/bin/false, which can't be run as a Python" in text
+    assert "PYSPARK_DRIVER_PYTHON=/bin/false, which can't be started" in text
     assert text.endswith("and unset PYSPARK_DRIVER_PYTHON")
 
 
@@ -101,14 +104,14 @@ def test_a_java_that_is_too_old_or_does_not_run_is_named(tmp_path: Path, says: s
 
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
     (tmp_path / "bin" / "java").unlink()
-    assert f"JAVA_HOME={tmp_path} has no Java that can be run" in wrong()
+    assert f"JAVA_HOME={tmp_path} has no Java that can be started" in wrong()
 
 
 def test_a_spark_of_another_version_is_named(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "spark-core_2.13-3.5.0.jar").touch()
     environment.setenv("SPARK_HOME", str(tmp_path))
-    assert f"SPARK_HOME={tmp_path} has spark-core_2.13-3.5.0, and pyspark is" in wrong()
+    assert f"got spark-core_2.13-3.5.0 in {tmp_path}" in wrong()
 
 
 def test_the_versions_are_those_that_the_extra_installs() -> None:
@@ -121,4 +124,4 @@ def test_the_versions_are_those_that_the_extra_installs() -> None:
 
 def test_a_format_that_spark_did_not_find_is_told_in_a_sentence() -> None:
     text = "An error occurred while calling o31.load.\n: SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND]\n\tat x"
-    assert str(sentence_of(text)).endswith("Run `penstock spark doctor`: it says why.")
+    assert str(sentence_of(text)).endswith("`penstock spark doctor` says why.")

@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from penstock import blocking
 from penstock.errors import ConnectionLost, StoreError
 from penstock.queues.capabilities import Capability
-from penstock.spark import outages
+from penstock.spark import errors
 from penstock.spark.settings import read_settings
 from penstock.spark.sink import QueueStreamWriter
 from tests.processes import wait_until
@@ -69,7 +69,7 @@ def find_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "OUTAGE_PAUSE_S", 0.05)
+    monkeypatch.setattr(errors, "OUTAGE_PAUSE_S", 0.05)
 
 
 def options(store: Killable, queue: str, **more: Any) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Fault:
 
     def _kill_store(self) -> None:
         assert self.query is not None
-        self._store.kill(self.query.reader.claims.queue.store._driver)
+        self._store.kill(self.query.reader.batches.queue.store._driver)
         # Whoever asks before it is back has to be patient.
         self._starting = threading.Thread(target=self._store.start)
         self._starting.start()
@@ -123,7 +123,7 @@ def test_whoever_is_killed_each_job_is_put_out_once(
     logs = Logs()
     fault = Fault(victim, point, batch, place)
     first = fault.query = Query(logs, options(place, jobs), fault.strike, copies)
-    first.tap(first.reader.claims.queue.store._driver)
+    first.tap(first.reader.batches.queue.store._driver)
     try:
         first.run()
         first.stop()

@@ -19,8 +19,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 from penstock import blocking
 from penstock.client import Connection
 from penstock.errors import CallerError
-from penstock.spark.failing import give_up
-from penstock.spark.marks import JOBS_MAX, held_of, marks_in
+from penstock.spark.claims import JOBS_MAX, held_of, marks_in
+from penstock.spark.dead_letters import give_up
 from tests.processes import NodeProcess, meet
 from tests.spark.drive import POINTS, Crash, Logs, Query
 from tests.stores.original_node import OriginalNode, understanding

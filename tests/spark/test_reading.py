@@ -119,7 +119,7 @@ def test_leases_that_were_lost_are_logged_and_reported(
 def test_jobs_that_went_to_the_dead_letters_are_not_reported_as_lost(
     url: str, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.spark.failing import give_up
+    from penstock.spark.dead_letters import give_up
 
     extend = blocking.Queue.extend_claim
     kept: list[int] = []
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_queue_or_store_is_refused(changed: str, point: 
     logs = Logs()
     started(logs, options(first), point)
     others = options(first, queue="others") if changed == "queue" else options(second)
-    with pytest.raises(CallerError, match=f"checkpoint is of the queue 'jobs' in .*{tmp_path}/first.db"):
+    with pytest.raises(CallerError, match=f"got one of the queue 'jobs' in .*{tmp_path}/first.db"):
         run_and_stop(Query(logs, others))
     with blocking.connect(others["url"]) as store:
         assert store.queue(others["queue"]).size() == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.errors import CallerError
-from penstock.spark.looking import QueueLook
+from penstock.spark.scan import QueueScan
 from penstock.spark.settings import read_settings
 from penstock.spark.source import PenstockSource
 
@@ -23,7 +24,7 @@ BODIES = StructType([StructField("body", StringType())])
 def made(use: str, url: str, schema: StructType | None = None, **options: str) -> Any:
     """What Spark asks the source for."""
     source = PenstockSource({"url": url, **options})
-    if use == "look":
+    if use == "read":
         return source.reader(schema or IDS)
     if use == "stream":
         return source.streamReader(schema or IDS)
@@ -33,12 +34,16 @@ def made(use: str, url: str, schema: StructType | None = None, **options: str) -
 @pytest.mark.parametrize(
     ("use", "options", "complaint"),
     [
-        ("stream", {"queue": "a", "queues": "b"}, "the option queues is for spark.read, and not for spark.readStream"),
+        ("stream", {"queue": "a", "queues": "b"}, "the option queues is for spark.read, not for spark.readStream"),
         ("stream", {"queue": "a", "states": "ready"}, "the option states is for spark.read"),
         ("stream", {"queue": "a", "pushdown": "true"}, "the option pushdown is for spark.read"),
-        ("look", {"queue": "a", "queues": "b"}, "both of the options queue and queues"),
-        ("look", {"queue": "a", "states": ""}, "states is empty"),
-        ("look", {"queue": "a", "LEASE": "5"}, "the option lease is for spark.readStream, and not for spark.read"),
+        ("read", {"queue": "a", "queues": "b"}, "the options queue and queues can't be given together"),
+        (
+            "read",
+            {"queue": "a", "states": ""},
+            "states must name some of ready, scheduled, reserved and dead, got none",
+        ),
+        ("read", {"queue": "a", "LEASE": "5"}, "the option lease is for spark.readStream, not for spark.read"),
         ("write", {"queue": "a", "columns": "id"}, "the option columns is for spark.read and spark.readStream"),
         ("stream write", {"queue": "a", "states": "ready"}, "the option states"),
     ],
@@ -48,32 +53,37 @@ def test_options_that_would_be_ignored_are_refused(url: str, use: str, options: 
         made(use, url, **options)
 
 
-@pytest.mark.parametrize("use", ["look", "stream", "write", "stream write"])
+@pytest.mark.parametrize("use", ["read", "stream", "write", "stream write"])
 def test_memory_is_refused_as_spark_has_several_processes(use: str) -> None:
-    with pytest.raises(CallerError, match="lives in one process"):
+    with pytest.raises(CallerError, match="a store that processes can share"):
         made(use, "memory:jobs", queue="a")
 
 
-@pytest.mark.parametrize("use", ["look", "stream", "write", "stream write"])
+@pytest.mark.parametrize("use", ["read", "stream", "write", "stream write"])
 def test_a_store_that_processes_share_is_taken(url: str, use: str) -> None:
     made(use, url, queue="a")
 
 
 @pytest.mark.parametrize(
     ("columns", "complaint"),
-    [("id,id", "names id twice"), (" , ", "names no column"), ("", "names no column"), ("id,foo", "no column foo")],
+    [
+        ("id,id", "must name each column once, got 'id,id'"),
+        (" , ", "must name at least one of .*, got ' , '"),
+        ("", "must name at least one of"),
+        ("id,foo", "columns must name columns of .*, got foo"),
+    ],
 )
 def test_columns_that_can_not_be_are_refused_by_their_names(url: str, columns: str, complaint: str) -> None:
     with pytest.raises(CallerError, match=complaint):
         PenstockSource({"url": url, "columns": columns}).schema()
 
 
-@pytest.mark.parametrize("use", ["look", "stream"])
+@pytest.mark.parametrize("use", ["read", "stream"])
 @pytest.mark.parametrize(
     ("field", "complaint"),
     [
-        (StructField("foo", IntegerType()), "no column foo"),
-        (StructField("tries", StringType()), "the column tries is of type int, not string"),
+        (StructField("foo", IntegerType()), "the schema must name columns of .*, got foo"),
+        (StructField("tries", StringType()), "the column tries must be of type int, got string"),
     ],
 )
 def test_a_schema_of_other_columns_is_refused(url: str, use: str, field: StructField, complaint: str) -> None:
@@ -82,7 +92,12 @@ def test_a_schema_of_other_columns_is_refused(url: str, use: str, field: StructF
 
 
 def test_a_look_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
-    look = QueueLook(read_settings({"url": f"sqlite:///{tmp_path}/typo.db", "queue": "a"}), ["id"])
-    with pytest.raises(CallerError, match="there is no file"):
+    look = QueueScan(read_settings({"url": f"sqlite:///{tmp_path}/typo.db", "queue": "a"}), ["id"])
+    with pytest.raises(CallerError, match="must be a file that exists"):
         look.partitions()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_old_name_of_a_module_gives_an_error_that_says_the_new_one() -> None:
+    with pytest.raises(ImportError, match=r"penstock\.spark\.failing is now penstock\.spark\.dead_letters"):
+        import_module("penstock.spark.failing")

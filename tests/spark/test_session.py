@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock import blocking
-from penstock.spark.draining import fill, start_drain, wait_for
-from penstock.spark.failing import is_retriable, isolating, split, to_dead_letters, trying
+from penstock.spark.dead_letters import is_retriable, isolating, split, to_dead_letters, trying
+from penstock.spark.drain import fill, start_drain, wait_for
 from penstock.spark.listener import AckListener, ack_last_batch
 from penstock.spark.session import DRIVER_MEMORY
 from tests.processes import wait_until
@@ -195,7 +195,11 @@ def test_a_refusal_is_one_sentence(spark: Any, url: str, tmp_path: Path) -> None
     def misspell() -> None:
         spark.read.format("penstock").option("url", url).option("queeu", "jobs").load()
 
-    for call, sentence in ((look, "there is no file"), (write, "a job needs a body"), (misspell, "no option queeu")):
+    for call, sentence in (
+        (look, "must be a file that exists"),
+        (write, "a job must have a body"),
+        (misspell, "got queeu"),
+    ):
         with pytest.raises(PySparkException) as caught:
             call()
         assert sentence in str(caught.value)

@@ -65,7 +65,7 @@ def test_a_batch_without_rows_adds_nothing(url: str, store: blocking.Store) -> N
 
 @pytest.mark.parametrize("name", ["body", "payload"])
 def test_a_row_without_a_body_is_refused(url: str, store: blocking.Store, name: str) -> None:
-    with pytest.raises(CallerError, match=f"a job needs a body, got a row with null in {name}"):
+    with pytest.raises(CallerError, match=f"a job must have a body, got a row with null in {name}"):
         write(url, pa.record_batch({name: pa.array(["a", None])}))
 
 
@@ -156,7 +156,7 @@ def test_without_the_option_the_column_says_the_queue(url: str, store: blocking.
 
 
 def test_a_row_without_a_queue_is_refused(url: str, store: blocking.Store) -> None:
-    with pytest.raises(CallerError, match="the column queue is null"):
+    with pytest.raises(CallerError, match="the column queue must have a name in each row"):
         write(url, pa.record_batch({"queue": pa.array(["one", None]), "body": pa.array(["a", "b"])}), queue=None)
 
 
@@ -238,11 +238,14 @@ def test_times_and_decimals_are_what_spark_makes_of_them_in_json(url: str, store
 @pytest.mark.parametrize(
     ("column", "complaint"),
     [
-        (pa.array([b"a"]), "the column x is of type binary, which JSON lacks"),
-        (pa.array([[b"a"]]), r"the column x\[\] is of type binary"),
-        (pa.array([{"y": b"a"}]), "the column x.y is of type binary"),
-        (pa.array([[(1.5, "a")]], pa.map_(pa.float64(), pa.string())), "the column x is of type map<double,string>"),
-        (pa.array([1], pa.duration("us")), "the column x is of type interval"),
+        (pa.array([b"a"]), "the column x must be of a type that JSON has, got binary"),
+        (pa.array([[b"a"]]), r"the column x\[\] must be of a type that JSON has, got binary"),
+        (pa.array([{"y": b"a"}]), "the column x.y must be of a type that JSON has, got binary"),
+        (
+            pa.array([[(1.5, "a")]], pa.map_(pa.float64(), pa.string())),
+            "the column x must have texts or whole numbers as keys, got map<double,string>",
+        ),
+        (pa.array([1], pa.duration("us")), "the column x must be of a type that JSON has, got interval"),
     ],
 )
 def test_types_that_json_lacks_are_refused_before_a_task_runs(url: str, column: pa.Array, complaint: str) -> None:
@@ -262,8 +265,8 @@ def test_values_that_json_lacks_are_refused_by_their_column(url: str, column: pa
     ("option", "column", "complaint"),
     [
         ("headersColumn", pa.array(["a"]), "x must be a map of texts, got the type string"),
-        ("delayColumn", pa.array(["5"]), "x must be a number, of seconds, got the type string"),
-        ("ttlColumn", pa.array([True]), "x must be a number, of seconds, got the type boolean"),
+        ("delayColumn", pa.array(["5"]), "x must be a number of seconds, got the type string"),
+        ("ttlColumn", pa.array([True]), "x must be a number of seconds, got the type boolean"),
     ],
 )
 def test_options_of_another_type_are_refused_before_a_task_runs(
@@ -274,7 +277,7 @@ def test_options_of_another_type_are_refused_before_a_task_runs(
 
 
 def test_a_queue_that_is_not_a_text_is_refused_before_a_task_runs(url: str) -> None:
-    with pytest.raises(CallerError, match="queue must be a text, the name of a queue, got the type bigint"):
+    with pytest.raises(CallerError, match="queue must be a text with the name of a queue, got the type bigint"):
         writer_of(url, pa.record_batch({"body": pa.array(["a"]), "queue": pa.array([5])}), queue=None)
 
 

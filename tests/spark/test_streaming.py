@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 from penstock import blocking
 from penstock.errors import CallerError
 from penstock.job import StoredJob
-from penstock.spark.room import Steps, cuts
+from penstock.spark.batch_size import BatchSteps, partition_slices
 from tests.spark.drive import POINTS, Crash, Logs, Query, run_and_stop
 
 JOBS = 95
@@ -197,7 +197,7 @@ def test_a_paused_queue_gives_no_batch(url: str, queue: blocking.Queue) -> None:
         ({"url": ""}, "needs the option url"),
         ({"queue": ""}, "needs the option queue"),
         ({"lease": "soon"}, "lease must be a number"),
-        ({"colour": "red"}, "no option colour"),
+        ({"colour": "red"}, "got colour"),
         ({"owner": "a b"}, "owner"),
         ({"states": "ready,gone"}, "states"),
         ({"maxJobsPerTrigger": "0"}, "maxJobsPerTrigger"),
@@ -222,7 +222,7 @@ def test_a_job_that_is_larger_than_a_batch_may_be_is_refused_by_its_id(url: str,
     queue.push("small")
     large = queue.push(bytes(20_000))
     query = Query(Logs(), options(url, batchMegabytes=0.01))
-    with pytest.raises(CallerError, match=f"the job {large} of jobs has 20000 bytes"):
+    with pytest.raises(CallerError, match=f"got 20000 in the job {large} of jobs"):
         run_and_stop(query)
     assert queue.total() == 2
 
@@ -244,7 +244,7 @@ def test_a_batch_of_several_claims_is_found_whole_after_a_crash(
         return met[-1] == (point, batch) and met.count((point, batch)) == time
 
     first = Query(logs, given, strike)
-    first.tap(first.reader.claims.store._driver)
+    first.tap(first.reader.batches.store._driver)
     with pytest.raises(Crash):
         first.run()
     first.stop()
@@ -266,11 +266,11 @@ def test_a_batch_of_several_claims_is_found_whole_after_a_crash(
 def test_partitions_are_cut_by_their_bytes(
     sizes: list[int], jobs_max: int, bytes_max: int, expected: list[int]
 ) -> None:
-    assert [len(sizes[piece]) for piece in cuts(sizes, jobs_max, bytes_max)] == expected
+    assert [len(sizes[piece]) for piece in partition_slices(sizes, jobs_max, bytes_max)] == expected
 
 
 def test_steps_grow_from_a_few_jobs_to_what_there_is_room_for() -> None:
-    steps = Steps(1_000_000)
+    steps = BatchSteps(1_000_000)
     asked = []
     steps.begin()
     while wanted := steps.next(20_000 - sum(asked)):

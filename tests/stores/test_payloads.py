@@ -225,7 +225,7 @@ async def test_a_text_of_the_command_line_is_a_text_on_every_store(place: Place)
 async def test_bytes_that_are_no_text_are_refused_as_text(place: Place) -> None:
     with pytest.raises(BadPayload, match="body 1 is not UTF-8 text"):
         run_push(place, b"\xff", "--text")
-    with pytest.raises(CallerError, match="give --json or --text, not both"):
+    with pytest.raises(CallerError, match="--json and --text can't be used together"):
         run_push(place, b"1", "--text", "--json")
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import cluster_local as local
-from penstock.cli.cluster_access import access
+from penstock.cli.cluster import local
+from penstock.cli.cluster.access import access
 from penstock.errors import PenstockError
 from tests.bus_peer import BusPeer
 from tests.certificates import Authority
@@ -272,8 +272,8 @@ def test_where_no_node_listens_that_is_told(command: str) -> None:
     ("answer", "hint"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer like a Penstock node"),
-        (b"-ERR unknown command 'CLUSTER'\r\n", "is no Penstock or Disque node, going by its answer: ERR unknown"),
-        (b"+OK\r\n", "is no Penstock or Disque node, going by its answer: OK"),
+        (b"-ERR unknown command 'CLUSTER'\r\n", "is not a Penstock or Disque node: it answered ERR unknown"),
+        (b"+OK\r\n", "is not a Penstock or Disque node: it answered OK"),
         (b"", "No answer from"),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_node_that_has_jobs_or_a_cluster_joins_only_by_force(
     alone.call("ADDJOB", "work", b"brought along", 0)
     refused = cluster("add", at(alone), "--to", first)
     assert refused.returncode == 1
-    assert "holds 1 job" in refused.stderr
+    assert "has 1 job" in refused.stderr
     assert "--force" in refused.stderr
     assert state(first)["known"] == 2
 
@@ -425,7 +425,7 @@ def test_a_drain_that_waits_for_a_lease_says_so_and_goes_on_when_that_ends(make:
     ((_, job_id, _, token),) = made.call(1, "GETJOB", "LEASE", 600_000, "FROM", "work")
     with watch(second) as process:
         assert "1 job leased by workers" in read_until(process, "stalled")["reason"]
-        assert f"{second} is draining: it still holds 1 job." in cluster("status", second).stdout
+        assert f"{second} is draining: it still has 1 job." in cluster("status", second).stdout
         assert made.call(1, "ACKLEASE", job_id, token) == [b"OK"]
         read_until(process, "drained")
         assert process.wait(PATIENCE_S) == 0
@@ -470,5 +470,5 @@ def test_a_node_that_is_alone_can_be_neither_drained_nor_removed(node: NodeProce
     for command in ("drain", "remove"):
         ended = cluster(command, at(node))
         assert ended.returncode == 1
-        assert f"{at(node)} is in no cluster" in ended.stderr
+        assert f"{at(node)} is not in a cluster" in ended.stderr
     assert node.call("CLUSTER", "LEAVING") == b"no"

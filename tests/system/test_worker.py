@@ -186,7 +186,7 @@ def test_what_does_not_end_in_time_goes_back_at_once(
 ) -> None:
     worker = work(url)
     push(worker, "long")
-    worker.start(function, "--stop-within", "0.1", "--backoff", "1000")
+    worker.start(function, "--shutdown-timeout", "0.1", "--backoff", "1000")
     worker.wait_for("began", 1)
     assert worker.stop() == 0
     assert left(worker) == [("long", 1, JobState.READY)]
@@ -196,7 +196,7 @@ def test_what_does_not_end_in_time_goes_back_at_once(
 def test_a_process_ends_though_its_handler_will_not(tmp_path: Path, work: Callable[[str], WorkerProcess]) -> None:
     worker = work(f"sqlite:///{tmp_path}/jobs.db")
     push(worker, "long")
-    worker.start("hold_on", "--stop-within", "0.1")
+    worker.start("hold_on", "--shutdown-timeout", "0.1")
     worker.wait_for("began", 1)
     assert worker.stop() == 0
     assert left(worker) == [("long", 1, JobState.READY)]
@@ -206,7 +206,7 @@ def test_a_process_ends_though_its_handler_will_not(tmp_path: Path, work: Callab
 def test_a_second_signal_ends_the_worker_at_once(url: str, work: Callable[[str], WorkerProcess]) -> None:
     worker = work(url)
     push(worker, "long")
-    worker.start("hold", "--stop-within", "1000")
+    worker.start("hold", "--shutdown-timeout", "1000")
     worker.wait_for("began", 1)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: worker.events("stopping"))
@@ -303,7 +303,7 @@ def test_processes_stop_together_and_give_back_what_they_had(
 ) -> None:
     worker = work(redis_url)
     push(worker, *range(4))
-    worker.start("hold", "--processes", "2", "--concurrency", "2", "--stop-within", "0.1")
+    worker.start("hold", "--processes", "2", "--concurrency", "2", "--shutdown-timeout", "0.1")
     worker.wait_for("began", 4)
     assert worker.stop() == 0
     assert left(worker) == [(number, 1, JobState.READY) for number in range(4)]
@@ -353,7 +353,7 @@ def test_processes_end_when_the_one_that_sees_to_them_is_killed(
 ) -> None:
     worker = work(redis_url)
     push(worker, *range(2))
-    worker.start("hold", "--processes", "2", "--concurrency", "1", "--stop-within", "0.1")
+    worker.start("hold", "--processes", "2", "--concurrency", "1", "--shutdown-timeout", "0.1")
     pids = {note.pid for note in worker.wait_for("began", 2)}
     worker.kill()
     wait_until(lambda: not any(_is_alive(pid) for pid in pids))

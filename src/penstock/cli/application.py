@@ -1,8 +1,8 @@
-"""What the typer applications of the command line have in common.
+"""What the typer applications of the command line share.
 
-`application` makes one with the house's settings, `run` runs it and returns its exit code. `StoreCommand` is the class
-of commands whose first argument is a store's URL: where the variable PENSTOCK_URL is set, the URL can be left out, so
-that a password need not stand on a command line, which every user of the machine can read.
+`application` makes one with common settings, `run` runs it and returns its exit code. `StoreCommand` is the class of
+commands whose first argument is a store's URL: where the variable PENSTOCK_URL is set, the URL can be left out, so that
+a password need not be on a command line, which every user of the machine can read.
 
 A first argument is a URL if it has `://`, or begins with the scheme of a store and a colon.
 """
@@ -27,10 +27,10 @@ URL_HELP = (
 
 
 def application(**settings: Any) -> typer.Typer:
-    """Return a typer application with the house's settings."""
+    """Return a typer application with common settings."""
     return typer.Typer(
         add_completion=False,  # `penstock` itself has it
-        rich_markup_mode=None,  # it would take longer to load than everything else
+        rich_markup_mode=None,  # rich would take longer to load than everything else
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
         **settings,
@@ -60,9 +60,9 @@ class StoreCommand(TyperCommand):
     """A command whose first argument is a store's URL."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words, with the URL put in front where it was left out."""
+        """Parse the words, with the URL put before them where it was left out."""
         if not ctx.resilient_parsing:
-            # What the parser takes for the first argument, whatever options stand before it.
+            # The first argument as the parser sees it, whatever options come before it.
             options, _, _ = self.make_parser(ctx).parse_args(args=list(args))
             args = [*left_out_url(options.get("url")), *args]
         return super().parse_args(ctx, args)

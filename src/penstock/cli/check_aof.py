@@ -1,7 +1,7 @@
-"""`penstock check-aof`: is a journal sound, and if not, where does it break?
+"""`penstock check-aof`: checks whether a journal is valid, and where it is damaged.
 
-With --fix everything from the first damaged byte on is cut off: what a crash in the middle of a write leaves
-behind. The node does the same by itself at start (aof-load-truncated), but only at the very end of the file.
+With --fix everything from the first damaged byte on is cut off: what a crash in the middle of a write leaves behind.
+The node does the same when it starts (aof-load-truncated), but only at the very end of the file.
 """
 
 import os
@@ -18,19 +18,19 @@ SHORT_USAGE = "Use: penstock check-aof [--fix] [--yes] file"
 USAGE = """\
 usage: penstock check-aof [--fix] [--yes] file
 
-Reads a journal (Penstock's or Disque's) from start to end, and says how far it is sound.
+Reads a journal (Penstock's or Disque's) from start to end, and prints how far it is valid.
 
-  --fix    cut the file off where the damage begins, after asking; the jobs behind it are lost. A file that can be
+  --fix    cut the file off where the damage begins, after asking; the jobs behind that are lost. A file that can be
            read but doesn't match its checksums is kept, and its checksums are removed
-  --yes    do not ask
+  --yes    don't ask
 
 Stop the node that writes the file first, and keep a copy before you --fix it.
-Exit codes: 0 sound or repaired, 1 damaged, 2 a wrong option.
+Exit codes: 0 valid or repaired, 1 damaged, 2 a wrong option.
 """
 
 
 def run(argv: list[str]) -> int:
-    """Check the file that the words name, and repair it if they say so."""
+    """Check a file, and with --fix repair it; returns the exit code."""
     if any(word in ("-h", "--help") for word in argv):
         print(USAGE, end="")
         return 0
@@ -40,15 +40,15 @@ def run(argv: list[str]) -> int:
     if unknown:
         raise CallerError(f"Unrecognized option: {min(unknown)}. {SHORT_USAGE}")
     if len(names) != 1:
-        raise CallerError(f"Name one journal file. {SHORT_USAGE}")
+        raise CallerError(f"penstock check-aof needs one journal file, got {len(names)}. {SHORT_USAGE}")
     path = Path(names[0])
     if not path.is_file():
-        raise CallerError(f"There is no file {path}.")
+        raise CallerError(f"{path} must be a file that exists.")
     return _check(path, fix="--fix" in flags, ask="--yes" not in flags)
 
 
 def _check(path: Path, *, fix: bool, ask: bool) -> int:
-    # Imported here, so that --help and a wrong option are answered without loading the broker.
+    # Imported here, so that --help and errors in options don't load the broker.
     from penstock.broker.recovery import check
 
     try:
@@ -63,7 +63,7 @@ def _check(path: Path, *, fix: bool, ask: bool) -> int:
         return 0
     print(result.problem)
     if not result.torn:
-        print("This is not just a torn tail: there may be good jobs behind the damage.")
+        print("This is not just a torn tail: there may be valid jobs behind the damage.")
     if not fix:
         print("AOF is not valid. Keep a copy of it, then cut the damage off with --fix.", file=sys.stderr)
         return 1
@@ -80,10 +80,10 @@ def _cut(path: Path, result: "CheckResult", *, ask: bool) -> int:
         return 1
     try:
         with path.open("r+b") as file:
-            # A node that still runs has appended meanwhile: what was checked isn't what would be cut.
+            # A node that still runs has appended meanwhile: the file is not the one that was checked.
             if os.fstat(file.fileno()).st_size != result.size:
                 raise OperatorError(f"{path} has changed while it was checked. Stop the node first.")
-            _remove_checksums(path)  # they are for what is cut off, too
+            _remove_checksums(path)  # they cover what is cut off, too
             file.truncate(result.ok_up_to)
             os.fsync(file.fileno())
     except OSError as error:
@@ -93,8 +93,8 @@ def _cut(path: Path, result: "CheckResult", *, ask: bool) -> int:
 
 
 def _accept(path: Path, *, ask: bool) -> int:
-    """Keep a file that can be read, though it doesn't match its checksums."""
-    print(f"All of {path} can be read, so nothing is cut; what the damaged block holds may be wrong.")
+    """Keep a file that can be read, but doesn't match its checksums."""
+    print(f"All of {path} can be read, so nothing is cut; the contents of the damaged block may be wrong.")
     print("This will remove its checksums, so that a node starts with it.")
     if ask and not _agreed("Continue? [y/N]: "):
         print("Nothing was changed.")
@@ -105,7 +105,7 @@ def _accept(path: Path, *, ask: bool) -> int:
 
 
 def _remove_checksums(path: Path) -> None:
-    """Remove the checksums of a journal. A node makes others when it starts."""
+    """Remove the checksums of a journal. A node writes new ones when it starts."""
     path.with_name(path.name.removesuffix(".state") + ".sum").unlink(missing_ok=True)
 
 

@@ -1,9 +1,9 @@
-"""The `penstock` command: finds the group that the first word names, and turns errors into messages.
+"""The `penstock` command: runs the group that the first word names, and turns errors into messages.
 
-A group is a module with `run(argv: list[str]) -> int`. It is imported only when it is called, and gets its
-words untouched and before typer is loaded: `penstock cli PING` starts in a quarter of the time, and
-directives of `penstock server` that look like options (or a job's body `--`) reach whoever understands them.
-Typer shows the list of groups and answers words that name none.
+A group is a module or package with `run(argv: list[str]) -> int`. It is imported only when it is called, and gets its
+words unparsed and before typer is loaded: `penstock cli PING` starts in a quarter of the time, and directives of
+`penstock server` that look like options (or a job's body `--`) reach the group unchanged. Typer prints the list of
+groups, and errors for unknown words.
 
 Exit codes: 0 done, 1 it failed, 2 the command line was wrong, 130 interrupted. Of `server`, 1 whatever is wrong.
 """
@@ -26,11 +26,11 @@ EXIT_INTERRUPTED = 130
 
 
 class Group(NamedTuple):
-    """A word after `penstock`, and where its `run` lives."""
+    """A word after `penstock`, and the module of its `run`."""
 
     module: str
     summary: str
-    words: tuple[str, ...] = ()  # what `run` gets in front of the rest, where a module has several commands
+    words: tuple[str, ...] = ()  # passed to `run` before the rest, where a module has several commands
 
 
 _QUEUES = "penstock.cli.queues"
@@ -40,7 +40,7 @@ GROUPS: dict[str, Group] = {
     "server": Group("penstock.cli.server", "Run a node, with a configuration file or --directive value."),
     "cli": Group("penstock.cli.shell", "Talk to a node: one command, a script of commands, or a prompt."),
     "check-aof": Group("penstock.cli.check_aof", "Check a journal, and cut off a damaged tail with --fix."),
-    "cluster": Group("penstock.cli.cluster", "Try a cluster, look at one, add, drain and remove nodes."),
+    "cluster": Group("penstock.cli.cluster", "Try a cluster, show one, add, drain and remove nodes."),
     "fsq": Group("penstock.cli.fsq", "Directories as queues: install, enqueue, scan and more."),
     "push": Group(_QUEUES, "Add jobs to a queue of any store.", ("push",)),
     "pop": Group(_QUEUES, "Take jobs and print their bodies.", ("pop",)),
@@ -62,8 +62,8 @@ GROUPS: dict[str, Group] = {
 }
 
 
-RENAMED = {"copy": "move"}  # commands under the names that they had before
-COMPLETE_VARIABLE = "_PENSTOCK_COMPLETE"  # set by the script of --install-completion, which asks for the next word
+RENAMED = {"copy": "move"}  # commands: old name -> new
+COMPLETE_VARIABLE = "_PENSTOCK_COMPLETE"  # set by the script of --install-completion
 
 EPILOG = """\
 \b
@@ -75,7 +75,7 @@ Start a broker, and use it:
   penstock server --dir data
   penstock push disque://localhost:7711 mail hello
 \b
-Look at queues, and at jobs that failed:
+Show queues, and jobs that failed:
   penstock queues sqlite:///jobs.db
   penstock peek sqlite:///jobs.db __deadletter__
   penstock redrive sqlite:///jobs.db
@@ -83,20 +83,20 @@ Look at queues, and at jobs that failed:
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
-    """The entry point of `penstock`. Never returns, never shows a traceback for a user's mistake."""
+    """Run `penstock` and exit. A user's mistake is answered by a message, never by a traceback."""
     words = sys.argv[1:] if argv is None else argv
     try:
         code = _complete() if COMPLETE_VARIABLE in os.environ else _dispatch(words)
         sys.stdout.flush()
     except PenstockError as error:
-        # A lost lease is no mistake in the command line: it comes with time.
+        # A lost lease is not a mistake in the command line.
         is_mistake = isinstance(error, CallerError) and not isinstance(error, LeaseLost)
         code = _complain(error, EXIT_USAGE if is_mistake else EXIT_FAILED)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except OSError as error:
         code = EXIT_FAILED
-        if problem := output.give_up(error):
+        if problem := output.abandon_stdout(error):
             _complain(problem, code)
     sys.exit(code)
 
@@ -117,13 +117,13 @@ def _dispatch(words: list[str]) -> int:
 
 
 def load(group: Group) -> Callable[[list[str]], int]:
-    """The group's `run`."""
+    """Return the `run` of a group."""
     run: Callable[[list[str]], int] = import_module(group.module).run
     return run
 
 
 def _help_app() -> "typer.Typer":
-    """Return a typer application that knows the groups by name, for --help and for words that name none."""
+    """Return a typer application with the names of the groups, for --help and for unknown words."""
     import typer
 
     # Without rich, whose import alone would take half of the time that --help may take.
@@ -143,7 +143,7 @@ def _help_app() -> "typer.Typer":
 
 
 def _complete() -> int:
-    """Print the words that can come next: commands, or the options of the command that was typed."""
+    """Print the words that can come next: commands, or options of the typed command."""
     app = _help_app()
     typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()
     name = typed[1] if len(typed) > 1 else ""

@@ -1,7 +1,7 @@
-"""The commands that work on the queues of any store: `penstock push URL QUEUE BODY` and its kin.
+"""The commands for queues of any store, such as `penstock push URL QUEUE BODY`.
 
-Each command is a function with typer's options; `penstock.cli.main` leads here with the command's name in front. They
-use the blocking form of the library. What they print is in `queue_words`.
+Each command is a function with typer's options; `penstock.cli.main` calls `run` with the command's name as the first
+word. They use the blocking form of the library; `output` prints.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ import typer
 
 from penstock.cli.application import URL_HELP, StoreCommand, application
 from penstock.cli.application import run as run_application
-from penstock.cli.progress import Counted
-from penstock.cli.queue_words import dead_facts, job_facts, print_body, print_json, print_table, short_body, when
+from penstock.cli.output import (
+    ProgressCounter,
+    dead_letter_facts,
+    job_facts,
+    print_body,
+    print_json,
+    print_table,
+    short_body,
+    utc_time,
+)
 from penstock.codec import decode, from_json
 from penstock.errors import BadPayload, CallerError, Unsupported
 from penstock.job import JobState
@@ -41,12 +49,12 @@ Count = Annotated[int, typer.Option("-n", "--count", min=1, help="Maximum number
 
 
 def _fields(pairs: list[str]) -> dict[str, Any]:
-    """`name=value` options; values that are JSON numbers, true or false become that."""
+    """Return headers from NAME=VALUE options; values that are JSON numbers, true or false become that."""
     headers = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise CallerError(f"--header {pair}: write NAME=VALUE")
+            raise CallerError(f"--header must be NAME=VALUE, got {pair}")
         try:
             value = json.loads(text)
         except ValueError:
@@ -56,14 +64,16 @@ def _fields(pairs: list[str]) -> dict[str, Any]:
 
 
 def _payloads(words: list[str], lines: bool, read: Callable[[bytes], Any]) -> Iterator[Any]:
-    """The payloads to push: each word, or each line of standard input, or all of it."""
+    """Yield the payloads to push: each word, or each line of standard input, or all of it."""
     raw: Iterator[bytes]
     if words:
         raw = (word.encode(errors="surrogateescape") for word in words)
     elif lines:
         raw = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
     elif sys.stdin.isatty():
-        raise CallerError("give a body, or --lines, or let standard input be one: echo hello | penstock push URL QUEUE")
+        raise CallerError(
+            "penstock push needs a body, --lines, or a body on standard input: echo hello | penstock push URL QUEUE"
+        )
     else:
         raw = iter([sys.stdin.buffer.read()])
     for number, body in enumerate(raw, 1):
@@ -87,14 +97,20 @@ def _checked_json(body: bytes) -> bytes:
 def push(
     url: Url,
     queue: Name,
-    bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY", show_default=False, help="A job each.")] = None,
+    bodies: Annotated[
+        list[str] | None, typer.Argument(metavar="BODY", show_default=False, help="The body of a job.")
+    ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="Refuse a body that is not JSON.")] = False,
-    is_text: Annotated[bool, typer.Option("--text", help="Bodies are text, also those that look like JSON.")] = False,
+    is_text: Annotated[bool, typer.Option("--text", help="Store bodies as text, even if they are valid JSON.")] = False,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a job.")] = False,
     delay: Annotated[float, typer.Option(metavar="SECONDS", help="Delay in seconds.")] = 0,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
-    unique: Annotated[str | None, typer.Option(metavar="KEY", help="No second job under this key.")] = None,
-    unique_for: Annotated[float, typer.Option(metavar="SECONDS", help="The key stays taken after the job's end.")] = 0,
+    unique: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Unique key: no second job with it is added.")
+    ] = None,
+    unique_for: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Keep the key for this time after the job's end.")
+    ] = 0,
     ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Time to live; no expiry by default.")] = None,
     retry: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Redelivered if it isn't acknowledged within this time.")
@@ -102,23 +118,23 @@ def push(
     replicate: Annotated[int | None, typer.Option(metavar="N", help="Number of copies; 2 by default.")] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't print the ids.")] = False,
 ) -> None:
-    """Add jobs; prints their ids. Bodies come from the command line or from standard input.
+    """Add jobs, and print their ids. Bodies are read from the command line or from standard input.
 
     A body is stored as it is. On stores that keep payloads (Redis, PostgreSQL) it is stored as JSON if it is JSON, else
     as text. Either way a consumer gets the same payload: JSON, else text, else bytes.
     """
     if unique is not None and (lines or len(bodies or []) > 1):
-        raise CallerError("--unique is for one job")
+        raise CallerError("--unique can be used with one job only")
     if unique_for and unique is None:
-        raise CallerError("--unique-for is about the key of --unique: give that, too")
+        raise CallerError("--unique-for needs --unique")
     if lines and bodies:
-        raise CallerError("--lines takes the bodies from standard input: give no other bodies, or leave it out")
+        raise CallerError("--lines reads the bodies from standard input: leave it out, or the other bodies")
     if is_json and is_text:
-        raise CallerError("give --json or --text, not both")
+        raise CallerError("--json and --text can't be used together")
     headers = _fields(header or [])
-    # Ids on a terminal are progress enough.
+    # On a terminal the ids show the progress.
     is_still = not lines or (not quiet and sys.stdout.isatty())
-    with connect(url) as store, Counted("jobs pushed", quiet=is_still) as pushed:
+    with connect(url) as store, ProgressCounter("jobs pushed", quiet=is_still) as pushed:
         place = store.queue(queue)
         check = _checked_json if is_json else bytes
         stored = decode if store.keeps_payloads else bytes
@@ -142,7 +158,7 @@ def _push_batch(queue: Queue, batch: list[Push], quiet: bool) -> None:
 
 @app.command(cls=StoreCommand)
 def pop(url: Url, queue: Name, count: Count = 1, timeout: Timeout = 0, is_json: Json = False) -> None:
-    """Take jobs and print their bodies. Where the store can reserve, a job is removed only after it was printed."""
+    """Take jobs and print their bodies. If the store can reserve, a job is removed only after it was printed."""
     with connect(url) as store:
         place = store.queue(queue)
         can_reserve = Capability.RESERVE in store.capabilities
@@ -165,7 +181,7 @@ def reserve(
     lease: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long the jobs stay reserved.")] = None,
     is_json: Json = False,
 ) -> None:
-    """Reserve jobs and print them. End them with `penstock ack` or `penstock nack`, by id and token."""
+    """Reserve jobs and print them. Use `penstock ack` or `penstock nack` with their id and token afterwards."""
     with connect(url) as store:
         jobs = store.queue(queue).reserve_many(count, timeout, lease=lease)
     if not jobs:
@@ -174,7 +190,7 @@ def reserve(
         for job in jobs:
             print_json(job_facts(job))
         return
-    rows = [(job.id, job.token or "", job.tries, when(job.mature), short_body(job)) for job in jobs]
+    rows = [(job.id, job.token or "", job.tries, utc_time(job.mature), short_body(job)) for job in jobs]
     print_table(("id", "token", "tries", "leased until", "body"), rows)
 
 
@@ -184,7 +200,7 @@ Token = Annotated[str, typer.Argument(metavar="TOKEN", show_default=False, help=
 
 @app.command(cls=StoreCommand)
 def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
-    """End a job that was reserved."""
+    """Acknowledge a reserved job."""
     with connect(url) as store:
         store.queue(queue).ack_by_token(job, token)
 
@@ -196,7 +212,7 @@ def nack(
     job: JobId,
     token: Token,
     delay: Annotated[float, typer.Option(metavar="SECONDS", help="Delay until it is ready again.")] = 0,
-    error: Annotated[str, typer.Option(metavar="TEXT", help="What went wrong, for the dead letters.")] = "",
+    error: Annotated[str, typer.Option(metavar="TEXT", help="The error, for the dead letters.")] = "",
 ) -> None:
     """Return a reserved job to its queue; after its last try (dead_letter=N in the URL) it goes to the dead letters."""
     with connect(url) as store:
@@ -210,11 +226,11 @@ def peek(
     count: Count = 10,
     state: Annotated[JobState | None, typer.Option(help="Only jobs of this state.", show_default=False)] = None,
     has_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Of dead letters also the last lines of the traceback.")
+        bool, typer.Option("--traceback", help="Also print the last lines of the traceback of dead letters.")
     ] = False,
     is_json: Json = False,
 ) -> None:
-    """Show jobs without taking them. Of dead letters also where they came from, when, and the error."""
+    """Show jobs without taking them; for dead letters also the queue they came from, the time and the error."""
     with connect(url) as store:
         if not store.exists():
             raise CallerError(f"{store.url} doesn't exist: check the path, or push a job first")
@@ -225,10 +241,17 @@ def peek(
         return
     is_dead = any(FROM_QUEUE in job.headers for job in jobs)
     rows = [
-        (job.id, job.state, job.tries, when(job.mature), *(dead_facts(job) if is_dead else ()), short_body(job))
+        (
+            job.id,
+            job.state,
+            job.tries,
+            utc_time(job.mature),
+            *(dead_letter_facts(job) if is_dead else ()),
+            short_body(job),
+        )
         for job in jobs
     ]
-    print_table(("id", "state", "tries", "ready", *(("from", "given up", "error") if is_dead else ()), "body"), rows)
+    print_table(("id", "state", "tries", "ready", *(("from", "failed", "error") if is_dead else ()), "body"), rows)
     for job in jobs:
         if has_traceback and TRACEBACK in job.headers:
             print(f"\n{job.id}:\n{job.headers[TRACEBACK]}")
@@ -254,12 +277,12 @@ def stats(url: Url, queue: Name, is_json: Json = False) -> None:
     """Show the counters of a queue, whether it is paused, and the type of its store."""
     with connect(url) as store:
         shown = store.queue(queue).stats()
-        if not store.has_shared_counters:  # what this process has counted says nothing of the others
+        if not store.has_shared_counters:  # this process has only its own counts
             shown = {name: value for name, value in shown.items() if name not in SHOWN.values()}
             if shown.keys() <= {"paused", "type"}:
                 raise Unsupported(
-                    f"{store.url} keeps no statistics: each process counts for itself. Let them be kept elsewhere by "
-                    "adding stats=redis://HOST/0, or another store, to the URL that all use",
+                    f"{store.url} keeps no statistics: each process has only its own counts. Add stats=redis://HOST/0, "
+                    "or another store for them, to the URL that all processes use",
                     "statistics",
                 )
     if is_json:
@@ -271,7 +294,7 @@ def stats(url: Url, queue: Name, is_json: Json = False) -> None:
 
 @app.command(cls=StoreCommand)
 def size(url: Url, queue: Name, is_json: Json = False) -> None:
-    """Print how many jobs are ready; with --json all sizes."""
+    """Print the number of ready jobs; with --json all sizes."""
     with connect(url) as store:
         sizes = store.queue(queue).sizes()
     if is_json:
@@ -298,13 +321,19 @@ def resume(url: Url, queue: Name) -> None:
 def redrive(
     url: Url,
     queue: Annotated[str, typer.Argument(metavar="[QUEUE]", help="The queue of dead letters.")] = DEAD_LETTER_QUEUE,
-    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="To this queue, not to where they came from.")] = None,
-    came_from: Annotated[str | None, typer.Option("--from", metavar="QUEUE", help="Only those of this queue.")] = None,
-    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose error contains this.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Send them to this queue instead of the one they came from.")
+    ] = None,
+    came_from: Annotated[
+        str | None, typer.Option("--from", metavar="QUEUE", help="Only dead letters of this queue.")
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only dead letters whose error contains this text.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = None,
     is_json: Json = False,
 ) -> None:
-    """Send dead letters back to the queues that they came from; prints how many went."""
+    """Send dead letters back to the queues that they came from, and print how many."""
 
     def is_chosen(job: Any) -> bool:
         fits_queue = came_from is None or job.headers.get(FROM_QUEUE) == came_from
@@ -312,9 +341,9 @@ def redrive(
 
     with connect(url) as store:
         dead = store.queue(queue)
-        # With a filter nobody knows how many it will be.
+        # With a filter the number is not known.
         expected = None if came_from or error else limit or dead.sizes().total
-        with Counted("dead letters", expected) as moved:
+        with ProgressCounter("dead letters", expected) as moved:
             dead.redrive(is_chosen, to=to, limit=limit, moved=moved)
     _print_count(moved.total, is_json, queue=queue)
 
@@ -326,19 +355,19 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     is_json: Json = False,
 ) -> None:
-    """Remove all jobs that nobody has reserved; prints how many."""
+    """Remove all jobs that are not reserved, and print how many."""
     with connect(url) as store:
         place = store.queue(queue)
         if not yes:
             if not sys.stdin.isatty():
-                raise CallerError("purge removes jobs for good: say --yes")
-            typer.confirm(f"Remove about {place.sizes().total} jobs of {queue!r} for good?", abort=True)
+                raise CallerError("purge removes jobs permanently: add --yes")
+            typer.confirm(f"Permanently remove about {place.sizes().total} jobs of {queue!r}?", abort=True)
         removed = place.purge()
     _print_count(removed, is_json, queue=queue)
 
 
 def _print_count(count: int, is_json: bool, **where: str) -> None:
-    """How many jobs something was done to."""
+    """Print a number of jobs."""
     if is_json:
         print_json({**where, "jobs": count})
     else:
@@ -351,20 +380,23 @@ def move(
     queue: Name,
     to_url: Annotated[str, typer.Argument(metavar="TO_URL", show_default=False, help="The other store.")],
     to_queue: Annotated[str, typer.Argument(metavar="TO_QUEUE", show_default=False, help="The queue there.")],
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't show the progress.")] = False,
     is_json: Json = False,
 ) -> None:
-    """Move the jobs of a queue to a queue of another store; prints how many were moved.
+    """Move the jobs of a queue to a queue of another store, and print how many were moved.
 
-    If it is interrupted, start it again: it goes on where it was. Jobs that are reserved stay.
+    If it is interrupted, start it again: it continues where it was. Reserved jobs stay.
     """
     from penstock.queues.blocking.migration import copy as move_jobs
 
     with connect(url) as source, connect(to_url) as target:
         if Capability.UNIQUE not in target.capabilities:
-            print(f"penstock: {target.url} has no unique keys: cut off, a batch may arrive twice", file=sys.stderr)
+            print(
+                f"penstock: {target.url} has no unique keys: if this is interrupted, a batch may be added twice",
+                file=sys.stderr,
+            )
         place = source.queue(queue)
-        with Counted("moving jobs", place.sizes().total, quiet=quiet) as moved:
+        with ProgressCounter("moving jobs", place.sizes().total, quiet=quiet) as moved:
             move_jobs(place, target.queue(to_queue), moved)
     _print_count(moved.total, is_json, queue=queue, to=to_queue)
 

@@ -1,4 +1,4 @@
-"""`penstock spark`: a queue into Parquet files, and back, without writing code."""
+"""`penstock spark`: drain a queue into Parquet files, fill one from them, and check the machine for Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from penstock.cli.application import URL_HELP, StoreCommand, application
 from penstock.cli.application import run as run_application
-from penstock.cli.progress import Counted
+from penstock.cli.output import ProgressCounter
 from penstock.errors import CallerError, MissingExtra
 from penstock.queues.blocking import connect
 
@@ -30,7 +30,7 @@ Master = Annotated[
     typer.Option(metavar="MASTER", help="Where Spark runs: local[*], spark://host:7077, yarn, k8s://…, sc://host."),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; can be given many times.")
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
 Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself prints.")]
 
@@ -40,7 +40,7 @@ def drain(
     url: Url,
     queue: Name,
     to: Annotated[str, typer.Option("--to", metavar="parquet:DIR", help="Where the jobs go.", show_default=False)],
-    follow: Annotated[bool, typer.Option("--follow", help="Go on when the queue is empty, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue when the queue is empty, until Ctrl-C.")] = False,
     every: Annotated[
         str | None,
         typer.Option(
@@ -50,36 +50,38 @@ def drain(
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, help="At most so many jobs in a batch, which is a file or a few.")
+        int, typer.Option(min=1, help="Maximum number of jobs in a batch, which is a file or a few.")
     ] = 20_000,
-    lease: Annotated[float, typer.Option(metavar="SECONDS", help="After a crash others wait so long.")] = 60.0,
+    lease: Annotated[
+        float, typer.Option(metavar="SECONDS", help="After a crash, jobs are redelivered after this time.")
+    ] = 60.0,
     master: Master = "local[*]",
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
-    """Move the jobs of a queue into Parquet files, each exactly once; prints how many went.
+    """Move the jobs of a queue into Parquet files, each exactly once; prints how many were moved.
 
-    Killed at any moment, it goes on where it was when it is started again with the same DIR.
+    If it is killed, start it again with the same DIR: it continues where it was.
     """
-    draining = _draining()
+    drain_module = _drain_module()
     if every is not None and not follow:
-        raise CallerError("--every is for --follow: leave it out")
-    every_s = draining.EVERY_S if every is None else _seconds("--every", every)
-    directory = draining.parquet_directory(to, _is_remote(master))
+        raise CallerError("--every needs --follow: leave it out, or add --follow")
+    every_s = drain_module.EVERY_S if every is None else _seconds("--every", every)
+    directory = drain_module.parquet_directory(to, _is_remote(master))
     _check("stream", {"url": url, "queue": queue, "maxJobsPerTrigger": batch, "lease": lease})
-    waiting = None if _is_remote(master) else _look(url, queue, must_exist=True)
-    moved = Counted("jobs to Parquet", None if follow else waiting)
-    only = nullcontext() if _is_remote(master) else draining.held(directory)
+    waiting = None if _is_remote(master) else _ready_jobs(url, queue, must_exist=True)
+    moved = ProgressCounter("jobs to Parquet", None if follow else waiting)
+    only = nullcontext() if _is_remote(master) else drain_module.locked(directory)
     with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
-        query = draining.start_drain(
+        query = drain_module.start_drain(
             spark, url, queue, directory, follow=follow, every=every_s, jobs_max=batch, lease=lease
         )
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        draining.wait_for(query, stop, moved)
+        drain_module.wait_for(query, stop, moved)
         if not _is_remote(master):
-            draining.end_drain(query, url)
+            drain_module.end_drain(query, url)
     print(moved.total)
 
 
@@ -95,46 +97,46 @@ def fill(
         typer.Option(
             "--option",
             metavar="KEY=VALUE",
-            help="An option of the writer, as delayColumn=wait or uniqueFor=3600; can be given many times.",
+            help="An option of the writer, such as delayColumn=wait or uniqueFor=3600; may be repeated.",
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Add rows also if an earlier fill has added them.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Add rows even if an earlier fill has added them.")] = False,
     master: Master = "local[*]",
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
     """Add a job for each row of Parquet files; prints how many were added.
 
-    A column `body` or `payload` is the job; without them all columns are, as JSON. Jobs that a drain wrote get their
-    headers back. A fill that was killed and is run again on the same files adds the rest, where the store has unique
-    keys.
+    A column `body` or `payload` is the job; without them the job is all columns, as JSON. Jobs that a drain wrote get
+    their headers back. If it is killed, start it again with the same files: it adds the rest, where the store has
+    unique keys.
     """
-    draining = _draining()
-    directory = draining.parquet_directory(source, _is_remote(master))
+    drain_module = _drain_module()
+    directory = drain_module.parquet_directory(source, _is_remote(master))
     options = _pairs("--option", option, "delayColumn=wait")
     _check("write", {**options, "url": url, "queue": queue})
     if not _is_remote(master):
-        _look(url, queue)
+        _ready_jobs(url, queue)
     with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
-        told = None if _is_remote(master) else f"{own}/count"
-        done = draining.fill(spark, url, queue, directory, options=options, again=again, count_file=told)
+        count_file = None if _is_remote(master) else f"{own}/count"
+        done = drain_module.fill(spark, url, queue, directory, options=options, again=again, count_file=count_file)
     print(done.rows if done.added is None else done.added)
     if done.added is not None and done.added < done.rows:
         sys.stderr.write(
             f"{done.rows - done.added} of {done.rows} rows were not added: an earlier fill has added them, or their "
-            "unique key is taken. --again adds the rows of an earlier fill once more.\n"
+            "unique key is taken. --again adds rows of an earlier fill once more.\n"
         )
 
 
 @app.command(cls=StoreCommand)
 def doctor(
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", show_default=False, help="A store to look at, too.")
+        str | None, typer.Argument(metavar="[URL]", show_default=False, help="A store to check, too.")
     ] = None,
 ) -> None:
-    """Say what is missing or wrong for Spark on this machine: packages, Java, the Python of sources and sinks.
+    """Check what Spark needs on this machine: packages, Java, the Python of sources and sinks.
 
-    Exits with 1 if a plain SparkSession would not find format("penstock") here.
+    The exit code is 1 if a plain SparkSession would not find format("penstock") here.
     """
     from penstock.spark.doctor import findings
 
@@ -145,17 +147,19 @@ def doctor(
     raise typer.Exit(0 if all(are_ok) else 1)
 
 
-def _draining() -> Any:
+def _drain_module() -> Any:
     try:
-        from penstock.spark import draining
+        from penstock.spark import drain as drain_module
     except ModuleNotFoundError as problem:
         name = problem.name or "pyspark"
-        raise MissingExtra(f"this needs {name}. Install it with: pip install 'penstock[spark,jre]'") from problem
-    return draining
+        raise MissingExtra(
+            f"penstock spark needs {name}. Install it with: pip install 'penstock[spark,jre]'"
+        ) from problem
+    return drain_module
 
 
 def _check(use: str, options: dict[str, Any]) -> None:
-    """Refuse before Spark starts what it would refuse after that."""
+    """Refuse wrong options before Spark is started."""
     from penstock.spark.settings import check_use, read_settings
 
     check_use(options, use)
@@ -174,10 +178,10 @@ def _is_remote(master: str) -> bool:
     return is_remote(master)
 
 
-def _look(url: str, queue: str, must_exist: bool = False) -> int:
-    """How many jobs wait. A store that isn't there is so noticed before Spark starts.
+def _ready_jobs(url: str, queue: str, must_exist: bool = False) -> int:
+    """Return the number of ready jobs, so that a wrong store is noticed before Spark starts.
 
-    Through Spark Connect it is the server that must reach the store, and whoever asks it may not.
+    Not for Spark Connect: there the server must reach the store, and its client may not.
     """
     with connect(url) as store:
         if must_exist and not store.exists():
@@ -195,7 +199,7 @@ def _pairs(flag: str, words: list[str] | None, example: str) -> dict[str, str]:
 
 @contextmanager
 def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
-    from penstock.spark.refusals import sentence_of
+    from penstock.spark.errors import sentence_of
     from penstock.spark.session import local_session
 
     try:
@@ -212,7 +216,7 @@ def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
 
 @contextmanager
 def _quiet(loud: bool) -> Iterator[None]:
-    """Keep what Java prints while it starts out of the terminal; our own errors still come."""
+    """Discard what Java prints while it starts; our own errors are still printed."""
     if loud:
         yield
         return

@@ -1,4 +1,4 @@
-"""`penstock version`: the version of the installed package, and whether its compiled modules are in use."""
+"""`penstock version`: the version of the installed package, and whether compiled modules are in use."""
 
 import sys
 
@@ -6,7 +6,7 @@ from penstock.native import modules_in_use
 
 
 def version() -> str:
-    """The version, as the package's metadata has it."""
+    """Return the version in the package's metadata."""
     # Imported here: it takes longer than everything else that `penstock cli` needs.
     from importlib.metadata import PackageNotFoundError, version
 

@@ -1,7 +1,7 @@
 """`penstock worker`: runs a function of the application for the jobs of queues, in one process or several.
 
-With --processes this process only sees to the others, which are started with the same words; each finds out through
-its environment that it is one of them.
+With --processes this process is the supervisor of the others, which are started with the same words. Each knows by its
+environment that it is one of them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,77 @@ import typer
 
 from penstock.cli.application import URL_VARIABLE, application, left_out_url
 from penstock.cli.application import run as run_application
-from penstock.cli.worker_help import EXAMPLE, USAGE
 from penstock.errors import CallerError, OperatorError
 
 if TYPE_CHECKING:
+    from penstock import DeadLetter
     from penstock.queues.aio import Store
     from penstock.queues.backoff import Backoff
-    from penstock.queues.dead_letter import DeadLetter
     from penstock.worker import Worker
-    from penstock.worker.channel import Post
+    from penstock.worker.supervisor import ChildInfo
 
 app = application()
 
 FORMS = ("text", "json")
+EXAMPLE = "penstock worker sqlite:///jobs.db mail shop.mail:send"
+
+USAGE = """\
+usage: penstock worker URL QUEUE [QUEUE ...] MODULE:FUNCTION [options]
+
+Calls a function for each job of the queues, until it gets SIGTERM or SIGINT. The function is called with a Job, as a
+task if it is an `async def`, else in a thread. When it returns, the job is done. When it raises, the job is tried again
+later; after its last try it goes to the dead letters. Modules of the current directory are found.
+
+  URL                    the store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs,
+                         disque://localhost:7711, and so on. It can be left out where the variable PENSTOCK_URL is
+                         set: other users of the machine can read a password on the command line, but not in there
+
+Concurrency:
+  -c, --concurrency N    jobs that run at the same time, in each process (default 10)
+  -p, --processes M      number of processes, which are replaced when they die (default: only this one)
+  --prefetch N           jobs to reserve ahead of those that run (default: by their run times)
+  --until-empty          end when no job is ready; scheduled jobs stay
+
+Times:
+  --lease SECONDS        if a worker crashes, its jobs are redelivered after this time (default: the store's, mostly
+                         120); extended while a job runs
+  --time-limit SECONDS   maximum run time of the function, after which the job counts as failed (default: no limit). A
+                         plain function can't be ended: its process is replaced (with --processes), or goes on
+                         without that thread
+  --shutdown-timeout SECONDS
+                         how long running jobs may go on after SIGTERM, before they are cancelled and returned
+                         (default 30)
+
+When a job fails:
+  --max-tries N          deliveries after which it goes to the dead letters, 0: no limit (default: the store's, or 25)
+  --dead-letters QUEUE   the queue of dead letters (default __deadletter__)
+  --backoff SECONDS      delay before the next try: `5` is always 5 s, `1..600` doubles from 1 s up to 600 s,
+                         `1..600*3` triples (default 1..3600); half of each delay is random
+
+Log:
+  --log text|json        lines for people, or lines of JSON (default text), on standard error
+  -v, --verbose          also log each job that is done, and the tracebacks of errors
+  --namespace NAME       the namespace of signals and statistics (default N, as in Keuss)
+  -h, --help             print this text
+
+A function for `penstock worker sqlite:///jobs.db mail shop:send`, in shop.py:
+  def send(job):
+      print("to", job.payload["to"])
+
+Exit codes: 0 stopped, or empty; 1 it failed; 2 the command line was wrong.
+"""
+RENAMED = {"--stop-within": "--shutdown-timeout", "--name": "--namespace"}  # options: old name -> new
 
 
 def run(argv: list[str]) -> int:
-    """Run `penstock worker` with these words. Returns the exit code."""
+    """Run `penstock worker` with these words; returns the exit code."""
     if not argv or "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return 0
+    for word in argv:
+        old = word.partition("=")[0]
+        if old in RENAMED:
+            raise CallerError(f"the option {old} is now {RENAMED[old]}")
     return run_application(app, argv, "penstock worker", obj=argv)
 
 
@@ -53,22 +104,22 @@ def work(
     dead_letters: Annotated[str | None, typer.Option("--dead-letters", metavar="QUEUE")] = None,
     backoff: Annotated[str | None, typer.Option("--backoff", metavar="SECONDS")] = None,
     prefetch: Annotated[int | None, typer.Option("--prefetch", metavar="N", min=0)] = None,
-    stop_within: Annotated[float, typer.Option("--stop-within", metavar="SECONDS", min=0)] = 30.0,
+    shutdown_timeout: Annotated[float, typer.Option("--shutdown-timeout", metavar="SECONDS", min=0)] = 30.0,
     until_empty: Annotated[bool, typer.Option("--until-empty")] = False,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAMESPACE")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", metavar="NAME")] = None,
     log: Annotated[str, typer.Option("--log", metavar="text|json")] = "text",
     verbose: Annotated[bool, typer.Option("-v", "--verbose")] = False,
 ) -> None:
     """Run a function for the jobs of queues."""
     url, *queues, handler = _checked_words([*left_out_url(words[0]), *words])
     if log not in FORMS:
-        raise CallerError(f"--log {log}: there is {' and '.join(FORMS)}")
-    from penstock.worker.channel import own_post
+        raise CallerError(f"--log must be {' or '.join(FORMS)}, got {log}")
+    from penstock.worker.supervisor import child_info
 
-    post = own_post()
-    _set_up_log(log, verbose, None if post is None else post.number)
-    if processes and post is None:
-        raise typer.Exit(_supervise(url, context.obj, processes, stop_within, until_empty))
+    child = child_info()
+    _set_up_log(log, verbose, None if child is None else child.number)
+    if processes and child is None:
+        raise typer.Exit(_supervise(url, context.obj, processes, shutdown_timeout, until_empty))
     from penstock.worker.handlers import load
 
     make = partial(
@@ -81,17 +132,17 @@ def work(
         dead_letter=_limit(max_tries, dead_letters),
         backoff=None if backoff is None else parse_backoff(backoff),
         prefetch=prefetch,
-        stop_within=stop_within,
-        stuck_max=None if post is None else 0,
+        shutdown_timeout=shutdown_timeout,
+        max_stuck=None if child is None else 0,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        worker = runner.run(_serve(make, url, name, until_empty, post))
-    raise typer.Exit(_exit_code(worker, is_child=post is not None))
+        worker = runner.run(_serve(make, url, namespace, until_empty, child))
+    raise typer.Exit(_exit_code(worker, is_child=child is not None))
 
 
 def _checked_words(words: list[str]) -> list[str]:
     if len(words) < 3:
-        raise CallerError(f"penstock worker needs a URL, a queue and a function: {EXAMPLE}")
+        raise CallerError(f"penstock worker needs a URL, a queue and a function, such as: {EXAMPLE}")
     return words
 
 
@@ -102,27 +153,28 @@ def _worker(store: Store, **options: Any) -> Worker:
 
 
 def _limit(max_tries: int | None, queue: str | None) -> DeadLetter | None:
-    """When jobs are given up, if anything was said about it."""
+    """Return the limit on tries that the options ask for; None without such an option."""
     if max_tries is None and queue is None:
         return None
-    from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter
+    from penstock import DeadLetter
+    from penstock.queues.dead_letter import DEAD_LETTER_QUEUE
     from penstock.worker.worker import MAX_TRIES
 
     return DeadLetter(MAX_TRIES if max_tries is None else max_tries, queue or DEAD_LETTER_QUEUE)
 
 
 async def _serve(
-    make: Callable[[Store], Worker], url: str, name: str | None, until_empty: bool, post: Post | None
+    make: Callable[[Store], Worker], url: str, namespace: str | None, until_empty: bool, child: ChildInfo | None
 ) -> Worker:
     from penstock.queues.aio import connect
-    from penstock.worker.channel import Channel
+    from penstock.worker.supervisor import Channel
 
-    async with connect(url, name=name) as store:
+    async with connect(url, name=namespace) as store:
         worker = make(store)
-        if post is None:
+        if child is None:
             await worker.run(until_empty=until_empty, signals=True)
             return worker
-        channel = Channel(post, lambda: worker.summary, worker.stop_at)
+        channel = Channel(child, lambda: worker.summary, worker.stop_at)
         telling = asyncio.get_running_loop().create_task(channel.run())
         try:
             await worker.run(until_empty=until_empty, signals=True)
@@ -140,23 +192,23 @@ def _exit_code(worker: Worker, is_child: bool) -> int:
     if is_child:
         return EXIT_REPLACE
     raise OperatorError(
-        "handlers overran their time limit and can't be ended. With --processes such a process is replaced by itself."
+        "handlers overran their time limit and don't end. With --processes such a process is replaced automatically."
     )
 
 
-def _supervise(url: str, argv: list[str], processes: int, stop_within: float, until_empty: bool) -> int:
+def _supervise(url: str, argv: list[str], processes: int, shutdown_timeout: float, until_empty: bool) -> int:
     from penstock.worker.supervisor import Supervisor
 
-    # The URL may have a password, and every user can read the words of a process, but not its environment.
+    # The URL may have a password, and every user can read the command line of a process, but not its environment.
     at = argv.index(url) if url in argv else len(argv)
     os.environ[URL_VARIABLE] = url
     command = [sys.executable, "-m", "penstock", "worker", *argv[:at], *argv[at + 1 :]]
-    supervisor = Supervisor(command, processes, stop_within=stop_within, until_empty=until_empty)
+    supervisor = Supervisor(command, processes, shutdown_timeout=shutdown_timeout, until_empty=until_empty)
     return asyncio.run(supervisor.run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """A faster event loop, where there is one."""
+    """Return the factory of a faster event loop, if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -165,8 +217,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def parse_backoff(text: str) -> Backoff:
-    """`5` waits 5 s each time; `1..600` begins with 1 s and doubles up to 600; `1..600*3` grows threefold."""
-    from penstock.queues.backoff import Exponential, Fixed
+    """Return the back-off of a text: `5` is always 5 s, `1..600` doubles from 1 s up to 600, `1..600*3` triples."""
+    from penstock import Exponential, Fixed
 
     first, dots, rest = text.partition("..")
     longest, times, factor = rest.partition("*")
@@ -177,12 +229,12 @@ def parse_backoff(text: str) -> Backoff:
     except CallerError as problem:
         raise CallerError(f"--backoff {text}: {problem}") from None
     except ValueError:
-        text = f"--backoff {text}: write 5 for 5 s each time, or 1..600 for 1 s that doubles up to 600"
+        text = f"--backoff must be seconds, such as 5, or a range that doubles, such as 1..600, got {text}"
         raise CallerError(text) from None
 
 
 def _set_up_log(form: str, verbose: bool, number: int | None) -> None:
-    from penstock.worker.logs import JsonFormatter, LeftOut, Sparing, TextFormatter
+    from penstock.worker.logs import EventFilter, JsonFormatter, RateLimit, TextFormatter
 
     handler = logging.StreamHandler()  # standard error
     if form == "json":
@@ -192,9 +244,9 @@ def _set_up_log(form: str, verbose: bool, number: int | None) -> None:
         colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         handler.setFormatter(TextFormatter(colours, verbose, "" if number is None else f"[{number}]"))
     if not verbose:
-        handler.addFilter(Sparing())
+        handler.addFilter(RateLimit())
     if number is not None:
-        handler.addFilter(LeftOut({"start", "summary", "stopping", "stop"}))  # the supervisor says it for all
+        handler.addFilter(EventFilter({"start", "summary", "stopping", "stop"}))  # the supervisor logs these for all
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -1,13 +1,13 @@
 """Every queue as a source and a sink of Spark: `format("penstock")`.
 
     spark.readStream.format("penstock").option("url", "sqlite:///jobs.db").option("queue", "mail").load()
-    spark.read.format("penstock")...    a look at the jobs, which changes nothing
+    spark.read.format("penstock")...    a batch read of the jobs, which changes nothing
     df.write.format("penstock")...      each row is a job
 
-Read in this order: `columns` (a job as a row), `settings` (options), `streaming` (batches that are claimed), `heart`
-(their leases), `room` (how much goes into a batch), `marks` (batches without claims), `looking` and `filters` (a
-look), `sink` (rows to jobs), `failing` (jobs that can't be processed), `refusals` (errors as one sentence), `draining`;
-then `java` and `session` (how Spark starts where it was just installed) and `doctor` (why it doesn't).
+Read in this order: `rows` (jobs as rows), `settings` (options), `streaming` (micro-batches), `claims` (what holds their
+jobs), `lease_keeper` (their leases), `batch_size`, `scan` and `filters` (batch reads), `sink` (rows to jobs),
+`dead_letters` (jobs that can't be processed), `errors` (retries, and errors as one sentence), `listener`, `parquet` and
+`drain`; then `java` and `session` (how Spark is started) and `doctor` (why it isn't).
 
-Spark finds the format by the top-level module `pyspark_penstock`. Nothing here is imported by the rest of Penstock.
+Spark finds the format by the top-level module `pyspark_penstock`. The rest of Penstock imports nothing from here.
 """

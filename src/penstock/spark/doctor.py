@@ -1,14 +1,14 @@
-"""What keeps a plain `SparkSession` from finding `format("penstock")` on this machine, in a sentence each.
+"""Checks whether a plain `SparkSession` finds `format("penstock")` on this machine, and says what is wrong.
 
-`local_session` and the commands of `penstock spark` find a Java and a Python for themselves. A session that a program
-makes on its own takes what the environment says, and what is wrong there comes out as three screens of Java.
+`local_session` and the commands of `penstock spark` find a Java and a Python by themselves. A session that a program
+makes itself uses the environment, and errors in that show as long tracebacks of Java.
 
     packages     pyspark and pyarrow, in versions that work
-    SPARK_HOME   a Spark of its own, if it is set: the version of pyspark
+    SPARK_HOME   if it is set: the version of its Spark must be that of pyspark
     Java         JAVA_HOME or the PATH
-    Python       the one that runs sources and sinks, which is not always the one that runs the program
-    host name    Spark looks up the name of the machine
-    store        if a URL was given: it answers, and what it can't do for Spark
+    Python       the one that runs sources and sinks, which may differ from the one that runs the program
+    host name    Spark must be able to resolve the name of the machine
+    store        if a URL was given: whether it answers, and what it lacks for Spark
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import Capability
 from penstock.errors import MissingExtra, PenstockError
 from penstock.queues.blocking import connect
-from penstock.queues.capabilities import Capability
 from penstock.queues.options import parse
 from penstock.spark.java import HINT, OLDEST, packaged_home
 from penstock.spark.java import INSTALL as INSTALL_JAVA
 from penstock.spark.settings import check_use
 
-PROBE_S_MAX = 60.0  # for a Python or a Java to start, on a machine that is busy
+PROBE_S_MAX = 60.0  # for a Python or a Java to start, on a busy machine
 # Package -> the versions that work, from the first one to before the second.
 VERSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "pyspark": ((4, 2), (5,)),
     "pyarrow": ((18,), None),
 }
 INSTALL = "Install it with: pip install 'penstock[spark,jre]'"
-# What a store can lack, and what that means for Spark.
+# What a store may lack -> what that means for Spark.
 LACKING = {
     Capability.CLAIM: "no stream can read from it, except from nodes of the original Disque",
     Capability.UNIQUE: "a batch that is written again adds its jobs again",
@@ -65,14 +65,14 @@ print(json.dumps(found))
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     is_ok: bool
     text: str
 
 
 def findings(url: str | None = None) -> Iterator[Finding]:
-    """Look at all of it; with a URL, also at that store."""
+    """Yield the result of each check; with a URL, also of the store."""
     yield from _packages()
     yield from _spark_home()
     yield _java()
@@ -118,9 +118,9 @@ def _spark_home() -> Iterator[Finding]:
     jars = [jar.stem for jar in Path(home, "jars").glob("spark-core_*.jar")]
     mine = version("pyspark")
     if not jars:
-        yield Finding(False, f"SPARK_HOME={home} has no jars of Spark: unset it, and pyspark uses its own")
+        yield Finding(False, f"SPARK_HOME must have the jars of Spark, got {home}: unset it, and pyspark uses its own")
     elif not jars[0].endswith(f"-{mine}"):
-        yield Finding(False, f"SPARK_HOME={home} has {jars[0]}, and pyspark is {mine}: they must be the same version")
+        yield Finding(False, f"SPARK_HOME must have the version of pyspark, {mine}, got {jars[0]} in {home}")
     else:
         yield Finding(True, f"SPARK_HOME={home}")
 
@@ -134,14 +134,14 @@ def _java() -> Finding:
         except MissingExtra:
             return Finding(False, HINT)
         text = (
-            "Java is on this machine only as a package: penstock spark and local_session() find it. For a session of "
+            "Java is installed only as a package, which penstock spark and local_session() find. For a session of your "
         )
-        return Finding(False, f"{text}your own, set JAVA_HOME={packaged}")
+        return Finding(False, f"{text}own, set JAVA_HOME={packaged}")
     where = f"JAVA_HOME={home}" if home else java
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=PROBE_S_MAX)
     except (OSError, subprocess.TimeoutExpired) as problem:
-        return Finding(False, f"{where} has no Java that can be run ({problem}): correct it, or unset JAVA_HOME")
+        return Finding(False, f"{where} has no Java that can be started ({problem}): correct it, or unset JAVA_HOME")
     said = (done.stderr or done.stdout).strip().partition("\n")[0]
     release = re.search(r'version "(?:1\.)?(\d+)', said)
     if done.returncode or release is None:
@@ -152,14 +152,14 @@ def _java() -> Finding:
 
 
 def _python() -> Iterator[Finding]:
-    """Spark runs sources and sinks by what the first of these names, on the driver and on executors."""
+    """Check the Python that runs sources and sinks, on the driver and on executors: the first of these variables."""
     names = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
     name, command = next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("PATH", "python3"))
     where = f"{name}={command}" if name != "PATH" else f"python3 on the PATH ({shutil.which(command)})"
     remedy = f"Set PYSPARK_PYTHON={sys.executable}"
     remedy += ", and unset PYSPARK_DRIVER_PYTHON" if name == names[0] else ""
     remedy += ", or activate this environment" if name == "PATH" else ""
-    begin = f"Spark runs sources and sinks by {where}, which"
+    begin = f"Spark runs sources and sinks with {where}, which"
     probe = [command, "-c", _PROBE]
     try:
         done = subprocess.run(
@@ -167,7 +167,7 @@ def _python() -> Iterator[Finding]:
         )
         found = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
-        yield Finding(False, f"{begin} can't be run as a Python ({type(problem).__name__}). {remedy}")
+        yield Finding(False, f"{begin} can't be started ({type(problem).__name__}). {remedy}")
         return
     mine = {"python": _dotted(sys.version_info[:2]), "penstock": version("penstock")}
     for package in ("penstock", "pyarrow"):
@@ -179,9 +179,7 @@ def _python() -> Iterator[Finding]:
             return
     for name in ("python", "penstock"):
         if found[name] != mine[name]:
-            yield Finding(
-                False, f"{begin} has {name} {found[name]}, and this is {mine[name]}: both must be the same. {remedy}"
-            )
+            yield Finding(False, f"{begin} must have {name} {mine[name]}, as here, got {found[name]}. {remedy}")
             return
     yield Finding(True, f"Python {found['python']} with penstock {found['penstock']} ({where})")
 
@@ -194,16 +192,16 @@ def _host_name() -> Iterator[Finding]:
         socket.gethostbyname(name)
     except OSError as problem:
         yield Finding(
-            False, f"Spark can't look up the name of this machine, {name} ({problem}). Set SPARK_LOCAL_IP=127.0.0.1"
+            False, f"Spark can't resolve the name of this machine, {name} ({problem}). Set SPARK_LOCAL_IP=127.0.0.1"
         )
 
 
 def _store(url: str) -> Iterator[Finding]:
     try:
-        check_use({"url": url}, "look")
+        check_use({"url": url}, "read")
         path = connect(url).place.partition(":")[2]
-        if parse(url, {})[0].scheme == "sqlite" and not Path(path).exists():  # to open it would make it
-            yield Finding(True, f"{url}: there is no file yet; the first push makes it")
+        if parse(url, {})[0].scheme == "sqlite" and not Path(path).exists():  # opening it would create it
+            yield Finding(True, f"{url}: the file doesn't exist yet; the first push creates it")
             return
         with connect(url) as store:
             lacks = [f"no {what} ({LACKING[what]})" for what in LACKING if what not in store.capabilities]

@@ -1,12 +1,12 @@
-"""What of a query's WHERE the store does itself.
+"""Filter pushdown: the parts of a query's WHERE that the store evaluates itself.
 
-Spark hands over those parts of a condition, joined by AND, that it can name: `state = 'ready'`, `tries > 3`, `id IN
-(...)`. Of these a look takes what its store knows how to do (`compares` of the driver); states and queues it always
-chooses itself. All of them are checked by Spark once more, so that a store only ever leaves out what nobody wants.
+Spark passes on the parts of a condition, joined by AND, that it can express: `state = 'ready'`, `tries > 3`, `id IN
+(...)`. A batch read uses those that its store supports (`compares` of the driver), and always states and queues. Spark
+checks all of them again, so a store only ever leaves out rows that the query would drop.
 
-It is done for a look with the option `pushdown`, and not by itself: Spark has it off, takes offence at a reader that
-could while it is off, and, as of 4.3, gives one answer to all uses of a table in a query. Of a table that a query reads
-twice, with different filters (a union or a join with itself), the last filter would count for both, and rows be lost.
+It is used only with the option `pushdown`. Spark has it off by default, rejects a reader that supports it while it is
+off, and, as of 4.3, uses one answer for all uses of a table in a query: if a query reads a table twice with different
+filters (a union or a join with itself), the last filter would count for both, and rows would be missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Choice(NamedTuple):
-    """What filters leave of a look; None is everything."""
+    """What the filters leave of a batch read; None is everything."""
 
     states: frozenset[str] | None = None
     queues: frozenset[str] | None = None
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
 
 
 def choice_of(filters: Iterable[Filter], compares: frozenset[str], all_states: frozenset[str]) -> Choice:
-    """What filters choose, as far as a look can do it."""
+    """Return what the filters choose, as far as the store can do it."""
     chosen = Choice()
     for one in filters:
         if isinstance(one, Not):
@@ -69,25 +69,25 @@ def choice_of(filters: Iterable[Filter], compares: frozenset[str], all_states: f
 
 
 def _values(one: Filter) -> tuple[str, frozenset[Any] | None]:
-    """The column, and the texts that it may have, if the filter says so."""
+    """Return the column, and the texts that it may have if the filter lists them."""
     if not isinstance(one, EqualTo | EqualNullSafe | In) or len(one.attribute) != 1:
         return "", None
     values = one.value if isinstance(one, In) else (one.value,)
-    # An entry that is null is equal to nothing.
+    # Null is equal to nothing.
     texts = frozenset(value for value in values if isinstance(value, str))
     is_text = len(texts) == len({value for value in values if value is not None}) and texts
     return one.attribute[0], texts if is_text else None
 
 
 def _meet(chosen: Choice, name: str, values: frozenset[str]) -> Choice:
-    """A condition more on the same column."""
+    """Return a choice with one more condition on a column."""
     before: frozenset[str] | None = getattr(chosen, name)
     changed: dict[str, Any] = {name: values if before is None else before & values}
     return chosen._replace(**changed)
 
 
 def _limit(one: Filter, compares: frozenset[str]) -> Limit | None:
-    """A comparison of a number or a time that the store can do."""
+    """Return a comparison of a number or a time that the store can do."""
     sign = SIGNS.get(type(one))
     path: tuple[str, ...] = getattr(one, "attribute", ())
     value = getattr(one, "value", None)

@@ -1,15 +1,15 @@
-"""Acks for queries that end: by `trigger(once=True)` or `query.stop()`.
+"""Acks the last batch of queries that end by `trigger(once=True)` or `query.stop()`.
 
 A stream acks a batch when Spark asks it for the next one. A query that ends without asking again leaves the jobs of its
-last batch reserved, though they are done: the next start from the same checkpoint acks them, and if there is none they
-are delivered again when their lease is over. Spark reports a batch after its log says that it is done: this is a moment
-to ack, too.
+last batch reserved, though they are done: the next start from the same checkpoint acks them; if there is none, they are
+delivered again when their lease ends. Spark reports a batch after it has logged it as done, so a listener can ack it,
+too.
 
     spark.streams.addListener(AckListener("redis+oq://localhost/0"))    # for all queries on this store
     ack_last_batch(query, "redis+oq://localhost/0")                     # for one that has ended
 
-It runs in the process that made the query, which must reach the store. Where it can't (Connect clients without a way to
-the store; a driver that is killed between the log and the report) the jobs are left to the next start, as above.
+It runs in the process that made the query, which must reach the store. Where it can't (Connect clients without access
+to the store; a driver that is killed between the log and the report), the jobs wait for the next start, as above.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pyspark.sql.streaming.listener import (
 
 from penstock.errors import PenstockError
 from penstock.queues.blocking import Store, connect
-from penstock.spark.marks import HELD, Offset, marks_in
-from penstock.spark.streaming import claim_keys, is_same_store, store_address
+from penstock.spark.claims import HELD, Offset, claim_keys, marks_in
+from penstock.spark.streaming import is_same_store, store_address
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -49,7 +49,7 @@ class AckListener(StreamingQueryListener):
         self._lock = threading.Lock()  # Spark may call from several threads
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing is done yet."""
+        """Do nothing: no batch is done yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         offsets = _done(event.progress, self._address)
@@ -62,16 +62,16 @@ class AckListener(StreamingQueryListener):
                 self._store.open()
                 _ack(self._store, offsets)
             except PenstockError as problem:
-                log.warning("a batch could not be acked now, and will be by its query: %s", problem)
+                log.warning("a batch could not be acked now; its query will ack it: %s", problem)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """All that was done is acked."""
+        """Do nothing: all batches are acked."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Its last progress came before."""
+        """Do nothing: the last progress came before."""
 
     def close(self) -> None:
-        """Close the connection to the store. It is opened again when a batch is done."""
+        """Close the connection to the store. The next batch opens it again."""
         with self._lock:
             if self._store is not None:
                 self._store.close()
@@ -89,7 +89,7 @@ def ack_last_batch(query: StreamingQuery, url: str) -> int:
 
 
 def _done(progress: StreamingQueryProgress, address: str) -> list[Offset]:
-    """The ends of the batches of a report that are of jobs of this store."""
+    """Return the end offsets of a report that are of this store."""
     found = []
     for source in progress.sources:
         offset = _offset(source.endOffset)
@@ -99,7 +99,7 @@ def _done(progress: StreamingQueryProgress, address: str) -> list[Offset]:
 
 
 def _offset(text: Any) -> Offset | None:
-    """An offset of ours; those of other sources are left alone."""
+    """Return an offset of ours; None for those of other sources."""
     try:
         offset = json.loads(text) if isinstance(text, str) else text
     except ValueError:

@@ -1,25 +1,25 @@
-"""Batches of a stream as folders of Parquet files: each job once, also when the checkpoint of the query is lost.
+"""Batches of a stream as folders of Parquet files: each job once, even if the checkpoint of the query is lost.
 
     query = jobs.writeStream.foreachBatch(to_parquet("out")).option("checkpointLocation", "out/_checkpoint").start()
 
     DIR/run=RUN/batch=0/part-…parquet    the first batch; a drain has one run only, and leaves its folder out
     DIR/…/_penstock/merge/               a merge of folders that is under way
 
-Spark numbers the batches of a checkpoint, and begins at 0 again with a new one. A folder that is named by the number
-alone would be written over then, though its jobs are acked. So the folder has the id of the run as well, and one that
-is finished is never written again:
+Spark numbers the batches of a checkpoint, and starts at 0 again with a new one. A folder that is named by the number
+alone would then be overwritten, though its jobs are acked. So the name has the id of the run as well, and a finished
+folder is never written again:
 
-    no folder, or one without _SUCCESS    it is written; what is in it was never acked
-    it has the jobs of the batch          it is left: this is the batch once more, after a crash
-    it has others                         the batch goes into the folder of another run: run=RUN-2
+    no folder, or one without _SUCCESS    it is written; jobs in it were never acked
+    it has the jobs of the batch          it is kept: the batch is run again, after a crash
+    it has other jobs                     the batch goes into the folder of another run: run=RUN-2
 
-A query that runs for long makes many small folders. `merge` puts old ones together into one, which is named after the
-last of them. It is written aside; then a plan says what takes the place of what, and from there on a merge is finished,
-by whoever comes next, if it was killed:
+A query that runs for long makes many small folders. `merge` merges old ones into one, which is named after the last of
+them. It is first written to a folder of its own; then a plan lists which folders it replaces. A merge that was killed
+after that is finished by the next one:
 
-    merge/new/      the folder that will be in the place of the others
-    merge/plan      JSON: {"into": "batch=49", "from": ["batch=0", …]}; it is there when `new` is complete
-    merge/old/      folders that were taken out
+    merge/new/      the folder that replaces the others
+    merge/plan      JSON: {"into": "batch=49", "from": ["batch=0", …]}; it is written when `new` is complete
+    merge/old/      folders that were replaced
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import CallerError
 
-FINISHED = "_SUCCESS"  # the file that Spark puts into a folder when all of it is there
-MERGED = "_merged"  # in a folder that is made of others: the numbers of their batches
+FINISHED = "_SUCCESS"  # the file that Spark writes into a complete folder
+MERGED = "_merged"  # in a merged folder: the numbers of its batches
 OWN = "_penstock"
 MERGE_EVERY = 50  # batches
-SMALL_BYTES = 16 * 1024 * 1024  # a larger folder is left as it is
+SMALL_BYTES = 16 * 1024 * 1024  # larger folders are not merged
 MERGED_BYTES = 128 * 1024 * 1024
 GROUP_BYTES = 64 * 1024 * 1024  # of a row group, in memory
 _CLAIM = re.compile(r"spark:([^:]+):")
@@ -58,7 +58,7 @@ def to_parquet(
 ) -> Handle:
     """Return a function for `foreachBatch` that writes each batch into a folder of its own, exactly once.
 
-    `rows` makes of a batch what is written, and must keep the column `id`. With `merge_small`, old folders of small
+    `rows` returns what is written of a batch, and must keep the column `id`. With `merge_small`, old folders of small
     batches are merged, in directories of this machine.
     """
 
@@ -78,7 +78,7 @@ def to_parquet(
 
 
 def _run_of(batch: DataFrame) -> str | None:
-    """The run that a batch is of, by the claim of its jobs; None if the batch is empty."""
+    """Return the run id of a batch, from the claim of its jobs; None if the batch is empty."""
     if "claim" not in batch.columns:
         raise CallerError(
             f"the batch must have the column claim of the stream, got {', '.join(batch.columns)}: choose columns by "
@@ -94,16 +94,16 @@ def _run_of(batch: DataFrame) -> str | None:
 
 
 def write_batch(rows: DataFrame, directory: str, number: int, *, merge_small: bool = False) -> bool:
-    """Write a batch into its folder, unless it is there already; returns False if the folder has other jobs."""
+    """Write a batch into its folder, unless it is there already; return False if the folder has other jobs."""
     here = local_path(directory)
     if here is not None:
         finish_merge(here)
     folder = f"{directory}/batch={number}" if here is None else str(_folder_of(here, number))
-    state = _state(rows, folder)
-    if state is _State.OTHERS:
+    state = _folder_state(rows, folder)
+    if state is _FolderState.OTHERS:
         return False
-    if state is _State.NEW:
-        # INT96, which is Spark's default, is deprecated, and other readers take it for a time without a zone.
+    if state is _FolderState.NEW:
+        # INT96, which is Spark's default, is deprecated, and other readers take it as a time without a zone.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         mark = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")  # some switch it off
         rows.write.mode("overwrite").option(*mark).parquet(folder)
@@ -112,30 +112,30 @@ def write_batch(rows: DataFrame, directory: str, number: int, *, merge_small: bo
     return True
 
 
-class _State(Enum):
-    """What is to be done with a folder."""
+class _FolderState(Enum):
+    """What a folder has."""
 
-    NEW = "to be written"
-    SAME = "has the batch"
-    OTHERS = "has other jobs"
+    NEW = "nothing that must be kept"
+    SAME = "the batch"
+    OTHERS = "other jobs"
 
 
-def _state(rows: DataFrame, folder: str) -> _State:
+def _folder_state(rows: DataFrame, folder: str) -> _FolderState:
     spark = rows.sparkSession
     here = local_path(folder)
     if here is not None and not here.parent.exists():
-        here = None  # a path without a scheme may be one of another file system, which Spark takes by default
-    # Where it is of this machine, asking Spark would take longer, and this is done for each batch.
+        here = None  # a path without a scheme may be in another file system, which is Spark's default
+    # For a path of this machine, asking Spark would take longer, and this is done for each batch.
     if not (is_there(spark, folder) if here is None else here.exists()):
-        return _State.NEW
+        return _FolderState.NEW
     if not (is_there(spark, f"{folder}/{FINISHED}") if here is None else (here / FINISHED).exists()):
-        return _State.SAME if rows.isEmpty() else _State.NEW
+        return _FolderState.SAME if rows.isEmpty() else _FolderState.NEW
     known = spark.read.schema("id string").parquet(folder)
-    return _State.SAME if rows.join(known, "id", "left_anti").isEmpty() else _State.OTHERS
+    return _FolderState.SAME if rows.join(known, "id", "left_anti").isEmpty() else _FolderState.OTHERS
 
 
 def is_there(spark: SparkSession, path: str) -> bool:
-    """Whether there is such a path, in whichever file system; stars are understood."""
+    """Whether a path exists, in any file system that Spark knows. It may have wildcards."""
     try:
         return bool(spark.read.text(path).columns)
     except AnalysisException:
@@ -143,7 +143,7 @@ def is_there(spark: SparkSession, path: str) -> bool:
 
 
 def local_path(directory: str) -> Path | None:
-    """The directory on this machine, or None if it lies elsewhere (s3:, hdfs:)."""
+    """Return the directory on this machine, or None if it is elsewhere (s3:, hdfs:)."""
     return None if "://" in directory else Path(directory)
 
 
@@ -151,13 +151,13 @@ def local_path(directory: str) -> Path | None:
 
 
 def _numbers(directory: Path) -> dict[int, Path]:
-    """The folders of batches, in order."""
+    """Return the folders of batches by their numbers, in order."""
     found = {path.name.removeprefix("batch="): path for path in directory.glob("batch=*")}
     return {int(text): found[text] for text in sorted((text for text in found if text.isdigit()), key=int)}
 
 
 def _covered(folder: Path) -> list[int]:
-    """The numbers of the batches that a folder has."""
+    """Return the numbers of the batches that a folder has."""
     try:
         numbers: list[int] = json.loads((folder / MERGED).read_text())
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def _covered(folder: Path) -> list[int]:
 
 
 def _folder_of(directory: Path, number: int) -> Path:
-    """The folder of a batch: its own, or the one that it was merged into."""
+    """Return the folder of a batch: its own, or the one that it was merged into."""
     own = directory / f"batch={number}"
     if own.exists():
         return own
@@ -175,7 +175,7 @@ def _folder_of(directory: Path, number: int) -> Path:
 
 
 def merge(directory: Path, before: int) -> None:
-    """Merge the small folders of batches with lower numbers, which Spark has logged as done. Others are left alone."""
+    """Merge small folders of batches with lower numbers than `before`: these Spark has logged as done."""
     finish_merge(directory)
     groups: dict[pa.Schema, list[Path]] = {}
     for number, folder in _numbers(directory).items():
@@ -198,7 +198,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _portions(folders: Iterable[Path]) -> Iterator[list[Path]]:
-    """Folders by as many as make one large one."""
+    """Yield groups of folders, each up to MERGED_BYTES large."""
     some: list[Path] = []
     size = 0
     for folder in folders:
@@ -212,7 +212,7 @@ def _portions(folders: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def _schema(parts: list[Path]) -> pa.Schema | None:
-    """The one schema of a folder's files; None if they differ, or if it can't be merged."""
+    """Return the schema of a folder's files; None if they differ, or can't be merged."""
     schemas = {_read_schema(part) for part in parts}
     return schemas.pop() if len(schemas) == 1 else None
 
@@ -222,7 +222,7 @@ def _open(part: Path) -> pa.parquet.ParquetFile:
 
 
 def _read_schema(part: Path) -> pa.Schema | None:
-    """The schema to read a file with: times that were INT96 are in UTC. None if it has such within others."""
+    """Return the schema to read a file with: INT96 times are in UTC. None if it has such times in nested columns."""
     file = _open(part)
     columns = (file.schema.column(at) for at in range(len(file.schema)))
     old = {column.path for column in columns if column.physical_type == "INT96"}
@@ -230,11 +230,11 @@ def _read_schema(part: Path) -> pa.Schema | None:
         return None
     utc = pa.timestamp("us", "UTC")
     fields = [field.with_type(utc) if field.name in old else field for field in file.schema_arrow]
-    return pa.schema(fields)  # without what Spark says of it: of equal columns that may differ
+    return pa.schema(fields)  # without Spark's metadata, which may differ for equal columns
 
 
 def _prepare(directory: Path, folders: list[Path], schema: pa.Schema) -> None:
-    """Write what takes the place of some folders, and the plan."""
+    """Write the folder that replaces some others, and the plan."""
     place = directory / OWN / "merge"
     new = place / "new"
     new.mkdir(parents=True)
@@ -255,7 +255,7 @@ def _prepare(directory: Path, folders: list[Path], schema: pa.Schema) -> None:
 
 
 def _tables(folders: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of folders, by as many as make a row group."""
+    """Yield the rows of folders, a row group at a time."""
     batches: list[pa.Table] = []
     size = 0
     for part in (part for folder in folders for part in _parts(folder)):
@@ -271,7 +271,7 @@ def _tables(folders: Iterable[Path], schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def finish_merge(directory: Path) -> None:
-    """Finish a merge that was killed if its plan is there, else undo it. Does nothing where there is none."""
+    """Finish a merge that was killed, or undo it if it has no plan. Does nothing if there is no merge."""
     place = directory / OWN / "merge"
     if not place.exists():
         return
@@ -291,7 +291,7 @@ def finish_merge(directory: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk: a power cut must not undo half of a merge."""
+    """Sync a file, or the names in a directory, to disk: a power failure must not undo half of a merge."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

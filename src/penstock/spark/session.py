@@ -1,10 +1,10 @@
-"""A Spark session for people who just want a job done: quiet, and with a Java and a Python that are found for them.
+"""A Spark session that finds a Java and a Python by itself, and prints little.
 
     local_session()                               all of Spark on this machine
     local_session(master="spark://host:7077")     on a cluster, with the driver here; also `yarn` and `k8s://…`
-    local_session(master="sc://host:15002")       through Spark Connect: the driver, too, is at the server
+    local_session(master="sc://host:15002")       through Spark Connect: the driver, too, is on the server
 
-`docs/how-to/use-spark.md` tells what must be installed where.
+`docs/how-to/use-spark.md` says what must be installed where.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONNECT = "sc://"
-CONNECT_PORT = 15002  # where Spark Connect listens unless told otherwise
+CONNECT_PORT = 15002  # the default of Spark Connect
 CONNECT_S_MAX = 10.0
-DRIVER_MEMORY = "2g"  # Spark's own 1g is little for a batch of a stream, which is in the driver
+DRIVER_MEMORY = "2g"  # Spark's own 1g is little for the batches of a stream, which are in the driver's memory
 
 QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-# A cluster has its own ideas of these.
+# A cluster has settings of its own for these.
 QUIET_HERE = {
     **QUIET,
     "spark.ui.enabled": "false",
@@ -44,7 +44,7 @@ QUIET_HERE = {
 def local_session(
     name: str = "penstock", master: str = "local[*]", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session on this machine, or on the cluster or the Connect server that `master` names."""
+    """Return a session on this machine, or on the cluster or Connect server that `master` names."""
     try:
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the error says what to install
         from pyspark.sql import SparkSession  # noqa: PLC0415 - here, too, the error says what to install
@@ -59,8 +59,8 @@ def local_session(
         return session
     is_here = master.startswith("local")
     ensure_java()
-    _name_python(given)
-    # Of all ways to say it this one is asked last: settings and spark-defaults.conf go before.
+    _set_python(given)
+    # Settings and spark-defaults.conf take precedence over this variable.
     os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)
     if is_here:
         # Without it Spark looks up the machine's name, which many machines can't resolve.
@@ -77,7 +77,7 @@ def local_session(
 
 
 def is_remote(master: str) -> bool:
-    """Whether the driver is somewhere else, behind Spark Connect."""
+    """Whether the driver is on a Spark Connect server."""
     return master.startswith(CONNECT)
 
 
@@ -87,11 +87,11 @@ def _configured(builder: Any, settings: Mapping[str, str]) -> Any:
     return builder
 
 
-def _name_python(settings: Mapping[str, str]) -> None:
-    """Say in which Python sources and sinks run, on the driver and on the executors alike.
+def _set_python(settings: Mapping[str, str]) -> None:
+    """Set the Python that runs sources and sinks, on the driver and on the executors.
 
-    Spark asks the driver's environment alone, and would else take the first `python3` on the PATH, which may know
-    nothing of us. The setting that is meant for this it reads for functions of users only.
+    Spark reads it from the driver's environment, and else uses the first `python3` on the PATH, which may not have this
+    package. It reads the setting spark.pyspark.python only for functions of users.
     """
     wanted = settings.get("spark.pyspark.python")
     if wanted is not None:
@@ -100,7 +100,7 @@ def _name_python(settings: Mapping[str, str]) -> None:
 
 
 def _check_server(address: str) -> None:
-    """Whether Connect can be used at all: Spark's client would try for ten minutes to reach nobody."""
+    """Raise if Connect can't be used: Spark's client would try to reach the server for ten minutes."""
     try:
         import_module("pyspark.sql.connect.session")
     except ImportError as problem:
@@ -110,8 +110,8 @@ def _check_server(address: str) -> None:
         place = urlsplit(address)
         host, port = place.hostname or "localhost", place.port or CONNECT_PORT
     except ValueError as problem:
-        raise CallerError(f"{address!r}: write sc://HOST:PORT ({problem})") from problem
+        raise CallerError(f"a Connect server must be sc://HOST:PORT, got {address!r} ({problem})") from problem
     try:
         socket.create_connection((host, port), CONNECT_S_MAX).close()
     except OSError as problem:
-        raise OperatorError(f"no Spark Connect server answers at {host}:{port}: {problem}") from problem
+        raise OperatorError(f"can't reach a Spark Connect server at {host}:{port}: {problem}") from problem

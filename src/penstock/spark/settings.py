@@ -11,59 +11,59 @@ from penstock.errors import CallerError
 from penstock.job import JobState
 from penstock.queues.options import LEASE_S_MAX, parse
 
-JOBS_PER_TRIGGER = 20_000  # of which the cost of a batch itself (two logs, planning) is a small part
-LEASE_S = 60.0  # extended all the while; after a crash others wait so long for the jobs
+JOBS_PER_TRIGGER = 20_000  # enough that the cost of a batch itself (two logs, planning) hardly counts
+LEASE_S = 60.0  # extended while a batch runs; after a crash its jobs are redelivered after this time
 PARTITION_JOBS = 5_000
-UNIQUE_FOR_S = 24 * 3600.0  # a batch or a file that is written again within a day adds nothing twice
+UNIQUE_FOR_S = 24 * 3600.0  # a batch or a file that is written again within a day adds no job twice
 UNIQUE_FOR_S_MAX = 365 * UNIQUE_FOR_S  # a year of keys is more than most stores have memory for
 MEGABYTE = 1024 * 1024
-BATCH_MB = 64  # which Java holds a few times over, and has 2 GB by default
-TRIGGER_DELAY = "15m"  # as of Kafka's source
+BATCH_MB = 64  # Java has several copies of it in memory, and 2 GB by default
+TRIGGER_DELAY = "15m"  # as in Kafka's source
 
-# What options are for, and how people write it.
-USES = {"look": "spark.read", "stream": "spark.readStream", "write": "a writer"}
+# What options are for -> how it is written in a program.
+USES = {"read": "spark.read", "stream": "spark.readStream", "write": "a writer"}
 
 
 class Option(NamedTuple):
-    """What an option means, and for what."""
+    """The meaning of an option, and what it is for."""
 
     meaning: str
-    uses: str = "look stream write"
+    uses: str = "read stream write"
 
 
-# By their names, as people write them.
+# By name, as written in programs.
 OPTIONS = {
     "url": Option("the store"),
     "queue": Option("the queue"),
-    "queues": Option("several queues, with commas between, or * for all that have jobs", "look"),
-    "maxJobsPerTrigger": Option("at most so many jobs in a batch", "stream"),
-    "minJobsPerTrigger": Option("no batch before this many jobs wait, or maxTriggerDelay is over", "stream"),
-    "maxTriggerDelay": Option("a time such as 60s or 15m, after which a batch is made of fewer jobs", "stream"),
-    "lease": Option("seconds that the jobs of a batch stay claimed after the driver has died", "stream"),
+    "queues": Option("several queues, separated by commas, or * for all that have jobs", "read"),
+    "maxJobsPerTrigger": Option("maximum number of jobs in a batch", "stream"),
+    "minJobsPerTrigger": Option("minimum number of jobs in a batch, unless maxTriggerDelay is over", "stream"),
+    "maxTriggerDelay": Option("a time such as 60s or 15m, after which a batch may have fewer jobs", "stream"),
+    "lease": Option("seconds after which the jobs of a batch are redelivered if the driver dies", "stream"),
     "owner": Option("a fixed name for this query's claims, for recovery without its checkpoint", "stream"),
-    "runFile": Option("a file that keeps the name of the claims, for recovery before a batch is logged", "stream"),
-    "columns": Option("only these columns, with commas between: leaves out large bodies", "look stream"),
-    "wait": Option("seconds that a stream waits for a job before it looks around", "stream"),
-    "states": Option("of which states jobs are shown: ready,scheduled,reserved, or also dead", "look"),
-    "pushdown": Option("true lets the store do what it can of a query's filters", "look"),
+    "runFile": Option("a file that keeps the run id of the claims, for recovery before a batch is logged", "stream"),
+    "columns": Option("only these columns, separated by commas: leaves out large bodies", "read stream"),
+    "wait": Option("seconds that one call of a stream waits for a job", "stream"),
+    "states": Option("the states of the jobs to read: ready,scheduled,reserved, or also dead", "read"),
+    "pushdown": Option("true lets the store evaluate those of a query's filters that it can", "read"),
     "delayColumn": Option("the column with the delay of each job, in seconds", "write"),
     "ttlColumn": Option("the column with the seconds after which each job expires", "write"),
     "retryColumn": Option("the column with the retry time of each job, in seconds", "write"),
     "headersColumn": Option("the column with the headers of each job, a map", "write"),
     "uniqueColumn": Option("the column with the unique key of each job, which is added once", "write"),
     "uniqueFor": Option("seconds that a unique key is kept after the end of its job", "write"),
-    "writeName": Option("a name that tells this write from others in the same batch of a stream", "write"),
-    "rowKeyColumn": Option("a column that stands for the row in its unique key, and is no part of the job", "write"),
-    "countFile": Option("a file of the driver's machine that is told how many jobs were added", "write"),
-    "partitionJobs": Option("jobs in a partition", "stream"),
-    "batchMegabytes": Option("a batch takes no more jobs when they are so large together", "stream"),
+    "writeName": Option("a name that distinguishes this write from others in the same batch of a stream", "write"),
+    "rowKeyColumn": Option("a column that replaces the row in its unique key, and is not part of the job", "write"),
+    "countFile": Option("a file on the driver's machine for the number of jobs that were added", "write"),
+    "partitionJobs": Option("maximum number of jobs in a partition", "stream"),
+    "batchMegabytes": Option("maximum size of the jobs of a batch", "stream"),
     "storeMoved": Option("true accepts a checkpoint that was written for another address of the store", "stream"),
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
-SPARKS_OWN = {"checkpointlocation"}  # options of the writer of a stream, which come along
-DEAD = "dead"  # what a look calls the state of dead letters
+SPARKS_OWN = {"checkpointlocation"}  # options of Spark itself that are passed on to us
+DEAD = "dead"  # the state of dead letters in a batch read
 ALL = "*"
-# Options of a push that a column can give, each by the option `NAMEColumn`.
+# Options of a push that a column can have, each named by the option `NAMEColumn`.
 PUSH_OPTIONS = ("delay", "ttl", "retry", "headers", "unique")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -72,13 +72,13 @@ _OWNER = re.compile(r"[\w.\-]{1,100}")
 
 @dataclass(slots=True)
 class Settings:
-    """What a query was given. It travels to the workers, so it holds nothing that lives."""
+    """The options of a query. They are sent to the workers, so nothing here is a connection."""
 
     url: str
     queue: str
     jobs_max: int = JOBS_PER_TRIGGER
-    jobs_min: int = 0  # a batch waits for this many jobs...
-    delay_s_max: float = 900.0  # ...but not for longer
+    jobs_min: int = 0  # a batch waits for this many jobs,
+    delay_s_max: float = 900.0  # but not longer than this
     lease_s: float = LEASE_S
     owner: str | None = None
     run_file: str | None = None
@@ -86,9 +86,9 @@ class Settings:
     wait_s: float = 0.5
     states: tuple[JobState, ...] = (JobState.READY, JobState.SCHEDULED, JobState.RESERVED)
     has_pushdown: bool = False
-    has_dead: bool = False  # a look shows the dead letters of its queues, too
-    queues: tuple[str, ...] = ()  # of a look; "*" is all
-    push_columns: dict[str, str] = field(default_factory=dict)  # by PUSH_OPTIONS: the columns that give them
+    has_dead: bool = False  # a batch read shows the dead letters of its queues, too
+    queues: tuple[str, ...] = ()  # of a batch read; "*" is all
+    push_columns: dict[str, str] = field(default_factory=dict)  # option of a push -> the column that has it
     unique_for_s: float = UNIQUE_FOR_S
     write_name: str = ""
     row_key_column: str | None = None
@@ -113,7 +113,7 @@ def _number(options: Mapping[str, str], name: str, default: float, low: float, h
 
 
 def seconds_of(name: str, text: str) -> float:
-    """A time with its unit, in seconds."""
+    """Return a time with a unit, such as 15m, in seconds."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise CallerError(f"{name} must be a time such as 60s, 15m or 1h, got {text!r}")
@@ -132,46 +132,46 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def check_use(options: Mapping[str, Any], use: str) -> None:
-    """Refuse options that mean nothing for a look, a stream or a write, and a store that Spark can't share."""
+    """Refuse options that don't apply to a batch read, a stream or a write, and a store that Spark can't share."""
     given = {str(name).lower(): str(value) for name, value in options.items()}
     for name, (_, uses) in OPTIONS.items():
         if name.lower() in given and use not in uses.split():
             places = " and ".join(USES[one] for one in uses.split())
-            raise CallerError(f"the option {name} is for {places}, and not for {USES[use]}: leave it out")
+            raise CallerError(f"the option {name} is for {places}, not for {USES[use]}: leave it out")
     if given.get("url") and parse(given["url"], {})[0].scheme == "memory":
         raise CallerError(
-            f"{given['url']} lives in one process, and Spark has several: no other would see its jobs. Give a store "
-            "that they share, as sqlite:///jobs.db"
+            f"url must be a store that processes can share, such as sqlite:///jobs.db, got {given['url']}, which is in "
+            "the memory of one"
         )
 
 
 def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_many: bool = False) -> Settings:
-    """Options as Spark hands them over; what is unknown is refused, so that a slip is noticed.
+    """Return the settings of options as Spark passes them. Unknown options are refused.
 
-    With `has_many`, several queues will do for the one that is needed.
+    With `has_many`, the option `queues` can replace `queue`.
     """
     given = {str(name).lower(): str(value) for name, value in options.items()}
     unknown = [name for name in given if name not in _BY_SMALL_NAME and name not in SPARKS_OWN]
     if unknown:
         known = ", ".join(OPTIONS)
-        raise CallerError(f"format penstock has no option {', '.join(sorted(unknown))}; it has {known}")
+        raise CallerError(f"an option of the format penstock must be one of {known}, got {', '.join(sorted(unknown))}")
     needs_queue = needs_queue and not (has_many and given.get("queues"))
     for name in ("url", *(["queue"] if needs_queue else [])):
         if not given.get(name):
-            raise CallerError(f"format penstock needs the option {name}: {OPTIONS[name].meaning}")
+            raise CallerError(f"the format penstock needs the option {name}: {OPTIONS[name].meaning}")
     if given.get("queue") and given.get("queues"):
-        raise CallerError("there are both of the options queue and queues: give the one or the other")
+        raise CallerError("the options queue and queues can't be given together: leave one of them out")
     owner = given.get("owner")
     if owner is not None and not _OWNER.fullmatch(owner):
-        raise CallerError(f"owner={owner!r}: give letters, digits, dots, lines and underscores, at most 100")
+        raise CallerError(f"owner must be 1 to 100 letters, digits, dots, hyphens and underscores, got {owner!r}")
     address, _, _ = parse(given["url"], {})
     words = _words(given.get("states", "ready,scheduled,reserved"))
     if not words:
-        raise CallerError(f"states is empty; there are ready, scheduled, reserved and {DEAD}")
-    try:
-        states = tuple(JobState(word) for word in words if word != DEAD)
-    except ValueError as problem:
-        raise CallerError(f"states: {problem}; there are ready, scheduled, reserved and {DEAD}") from problem
+        raise CallerError(f"states must name some of ready, scheduled, reserved and {DEAD}, got none")
+    for word in words:
+        if word not in {*JobState, DEAD}:
+            raise CallerError(f"states must name some of ready, scheduled, reserved and {DEAD}, got {word!r}")
+    states = tuple(JobState(word) for word in words if word != DEAD)
     jobs_max = int(_number(given, "maxJobsPerTrigger", JOBS_PER_TRIGGER, 1, 1_000_000))
     jobs_min = int(_number(given, "minJobsPerTrigger", 0, 0, 1_000_000))
     if jobs_min > jobs_max:

@@ -1,30 +1,30 @@
 """Rows become jobs.
 
     body        binary or text: stored as it is
-    payload     text: JSON; where both are given, it goes before the body on stores that keep payloads, and after it on
-                those that keep bodies. A null in the one leaves the row to the other.
-    (neither)   the other columns of the row, as a JSON object; `values` says which types can be in it, and how
-    queue       the queue of the row, where the option `queue` is not given; with the option it is data
+    payload     text: JSON. If a row has both, stores that keep payloads use this one, and stores that keep bodies the
+                body. If one of them is null, the other is used.
+    (neither)   the other columns of the row, as a JSON object; `rows` has the types that it can have
+    queue       the queue of the row, unless the option `queue` is given; with the option it is data
 
 All other columns are data, whatever their names. The options `delayColumn`, `ttlColumn`, `retryColumn`, `headersColumn`
-and `uniqueColumn` name columns that say how a job is added. Of these only the unique key is part of the JSON object.
+and `uniqueColumn` name columns that say how a job is added. Of these, only the unique key is part of the JSON object.
 
-Nothing is added twice where the store has unique keys: not by a task that Spark runs again, nor by a batch of a stream
+No job is added twice where the store has unique keys: not by a task that Spark runs again, nor by a batch of a stream
 that is run again, whether by `writeStream` or by `write` within `foreachBatch`. A job's key is that of the
 `uniqueColumn`, else it is made of
 
     the write      the query and the batch of a stream, with the option `writeName`; outside of streams, a random number
     the partition
-    the row        what is in it, and a count of rows that are wholly alike; or the `rowKeyColumn`, alone
+    the row        its values, and a count of rows that are equal; or the `rowKeyColumn` alone
 
-So rows may come in another order, or some not at all: none is taken for another. What differs each time (a random
-number, the present time) makes another row: such jobs need a key of their own. Keys are kept until `uniqueFor` seconds
-after the end of their job, a day by default. Where the store has no keys, the log says so, and jobs are added again.
+So rows may come in another order, or some may be missing. A value that differs each time (a random number, the current
+time) makes another row: such jobs need a key of their own. Keys are kept until `uniqueFor` seconds after the end of
+their job, a day by default. Where the store has no unique keys, the log says so, and jobs are added again.
 
 A row that comes in another partition has another key, and is added again. A batch of a stream that is run again has the
-same partitions unless `partitionJobs` was changed meanwhile, or jobs are missing that others took when the lease was
-over. The partition can't be left out of the key: two rows that are alike, in two partitions, would be one job, and to
-lose one is worse. A key of their own, as `uniqueColumn=id` for rows that are the jobs of a stream, is safe from that.
+same partitions, unless `partitionJobs` was changed meanwhile, or jobs are missing that other workers took after the
+lease had ended. The partition can't be left out of the key: two equal rows in two partitions would become one job, and
+losing one is worse. A key of their own, such as `uniqueColumn=id` for rows that are the jobs of a stream, avoids that.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, MapType, NullType, StructType
 
+from penstock import Capability, Push
 from penstock.codec import decode
 from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PartlyAdded
 from penstock.queues.blocking import Queue, connect
-from penstock.queues.capabilities import Capability, require
-from penstock.queues.push import NEEDS, Push
-from penstock.spark.outages import through_outages
-from penstock.spark.refusals import without_traceback
+from penstock.queues.capabilities import require
+from penstock.queues.push import NEEDS
+from penstock.spark.errors import retry_while_unreachable, without_traceback
+from penstock.spark.rows import NUMBERS, TEXTS, reader_of
 from penstock.spark.settings import PUSH_OPTIONS, Settings
-from penstock.spark.values import NUMBERS, TEXTS, reader_of
 
 CONTENT_COLUMNS = ("body", "payload")
-_SECONDS = ("a number, of seconds", (*NUMBERS, NullType))
-# Option of a push -> what its column must be, in words and as types. A unique key can be anything: its text counts.
+_SECONDS = ("a number of seconds", (*NUMBERS, NullType))
+# Option of a push -> what its column must be, in words and as types. A unique key can be of any type: its text counts.
 _TYPES: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
-    "queue": ("a text, the name of a queue", (*TEXTS, NullType)),
+    "queue": ("a text with the name of a queue", (*TEXTS, NullType)),
     "headers": ("a map of texts", (MapType, StructType, NullType)),
     "delay": _SECONDS,
     "ttl": _SECONDS,
     "retry": _SECONDS,
 }
-DIGEST_BYTES = 16  # as many as a UUID has: two rows are never alike by chance
-# What may be sent again, as it was not done; with unique keys also what may have been.
+DIGEST_BYTES = 16  # as in a UUID: two rows never get the same key by chance
+# Errors after which jobs may be pushed again: they were not added; with unique keys also if they may have been.
 SAFE = (ConnectionLost,)
 SAFE_WITH_KEYS = (ConnectionLost, OutcomeUnknown, PartlyAdded)
 
@@ -78,16 +78,16 @@ log = logging.getLogger("penstock.spark")
 
 
 @dataclass
-class Added(WriterCommitMessage):
-    """What a task has done."""
+class AddedJobs(WriterCommitMessage):
+    """The number of jobs that a task has added."""
 
     jobs: int
 
 
-class _Rows:
-    """Turns rows into what a queue is given.
+class _RowReader:
+    """Turns rows into payloads and pushes.
 
-    A batch is read column by column: a dict for each row would cost more than all else.
+    A batch is read column by column: a dict for each row would cost more than everything else.
     """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
@@ -120,16 +120,16 @@ class _Rows:
 
     @property
     def has_options(self) -> bool:
-        """Whether there is more to say of a job than what it holds."""
+        """Whether jobs have options beside their payload."""
         return any(option != "queue" for option in self.options)
 
     @property
     def has_own_keys(self) -> bool:
-        """Whether a row may find that it was added by an earlier write."""
+        """Whether an earlier write may have added a row."""
         return "unique" in self.options or self.settings.row_key_column is not None
 
     def payloads(self, batch: pa.RecordBatch, keeps_payloads: bool) -> list[Any]:
-        """What the job of each row holds."""
+        """Return the payload of each row."""
         if not self.contents:
             rows: list[Any] = batch.select(self.others).to_pylist()
             odd = [(name, self._values(batch, name)) for name in self.others if name in self._readers]
@@ -152,7 +152,7 @@ class _Rows:
         return [value.encode() if isinstance(value, str) else value for value in found]
 
     def _kept(self, batch: pa.RecordBatch) -> list[Any]:
-        """For a store that keeps payloads: the JSON of the column `payload`, or else the body as it is."""
+        """Return payloads for a store that keeps them: the JSON of the column `payload`, or else the body as it is."""
         found = []
         for payload, body in zip(self._values(batch, "payload"), self._values(batch, "body"), strict=True):
             if isinstance(payload, str):
@@ -164,18 +164,18 @@ class _Rows:
         return found
 
     def _is_null(self) -> CallerError:
-        return CallerError(f"a job needs a body, got a row with null in {' and '.join(self.contents)}")
+        return CallerError(f"a job must have a body, got a row with null in {' and '.join(self.contents)}")
 
     def _values(self, batch: pa.RecordBatch, name: str | None) -> list[Any]:
-        """A column as JSON has it; of one that isn't there, as many times None."""
+        """Return a column as JSON values; None for each row if there is no such column."""
         if name is None or name not in self.names:
             return [None] * batch.num_rows
         values: list[Any] = batch.column(name).to_pylist()
         read = self._readers.get(name)
         return values if read is None else list(map(read, values))
 
-    def pushes(self, batch: pa.RecordBatch, payloads: list[Any], keys: _Keys | None) -> list[Push]:
-        """Jobs with their options; a key is for rows that have none of their own."""
+    def pushes(self, batch: pa.RecordBatch, payloads: list[Any], keys: _UniqueKeys | None) -> list[Push]:
+        """Return jobs with their options; `keys` makes keys for rows that have none."""
         options = [self._values(batch, self.options.get(name)) for name in (*PUSH_OPTIONS, "queue")]
         row_keys = self._values(batch, self.settings.row_key_column)
         pushes = []
@@ -197,27 +197,28 @@ class _Rows:
         return pushes
 
     def by_queue(self, batch: pa.RecordBatch, jobs: list[Any]) -> dict[str, list[Any]]:
-        """Jobs by the queue that they go to."""
+        """Return the jobs by their queue."""
         if "queue" not in self.options:
             return {self.settings.queue: jobs}
         found: dict[str, list[Any]] = {}
         for name, job in zip(self._values(batch, "queue"), jobs, strict=True):
             if not name:
-                raise CallerError("the column queue is null or empty in a row: fill it, or give the option queue")
+                raise CallerError(
+                    "the column queue must have a name in each row, got null or '': fill it, or set the option queue"
+                )
             found.setdefault(name, []).append(job)
         return found
 
 
 def _is_bytes_of(name: str, kinds: dict[str, DataType], contents: list[str]) -> bool:
-    """Whether a column holds bodies as bytes, for which JSON has no form."""
+    """Whether a column has bodies as bytes, which JSON can't have."""
     return name in contents and isinstance(kinds[name], BinaryType)
 
 
-class _Keys:
-    """Unique keys for the rows of a task: a row has the same one whenever the task is run.
+class _UniqueKeys:
+    """Unique keys for the rows of a task: a row has the same key whenever the task is run.
 
-    Rows that are wholly alike are counted, so that as many jobs are made of them as there are. Stores keep a key for a
-    day, so it is short.
+    Equal rows are counted, so that each of them becomes a job. Stores keep a key for a day, so it is short.
     """
 
     def __init__(self, write: str, partition: int) -> None:
@@ -234,25 +235,25 @@ class _Keys:
 
 
 def bodies_of(column: pa.Array) -> list[Any]:
-    """A column without nulls as bodies: texts as UTF-8, all at once. What is neither text nor bytes stays as it is."""
+    """Return a column without nulls as bodies: texts as UTF-8, converted at once. Other types stay as they are."""
     if column.type not in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
         values: list[Any] = column.to_pylist()
         return values
     raw = column.cast(pa.binary())
     _, ends, data = raw.buffers()
-    # Arrow would make an object of its own of each value first.
+    # Arrow itself would first make an object of each value.
     bounds = memoryview(ends).cast("i")[raw.offset : raw.offset + len(raw) + 1].tolist()
     whole = b"" if data is None else data.to_pybytes()
     return [whole[begin:end] for begin, end in pairwise(bounds)]
 
 
-class _NewJobs:
+class _NewJobCount:
     """Counts jobs that are new, apart from those that found their unique key taken."""
 
-    number = 0
+    new = 0
 
     def counted(self, queue: str, counter: str, by: int) -> None:
-        self.number += by if counter == "put" else 0
+        self.new += by if counter == "put" else 0
 
 
 class _JobWriter:
@@ -260,29 +261,31 @@ class _JobWriter:
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
-        self._rows = _Rows(settings, schema)
+        self._rows = _RowReader(settings, schema)
         having = connect(settings.url).capabilities
         for option in settings.push_columns:
             require(having, NEEDS[option], settings.shown)
         if Capability.UNIQUE not in having:
-            log.warning("%s has no unique keys: a task or a batch that runs again adds its jobs again", settings.shown)
+            log.warning(
+                "%s has no unique keys: a task or a batch that is run again adds its jobs again", settings.shown
+            )
 
-    def write(self, batches: Iterator[pa.RecordBatch], otherwise: str) -> Added:
-        """Add jobs. What tells this write from others is the batch of a stream, and `otherwise` outside of streams."""
+    def write(self, batches: Iterator[pa.RecordBatch], write_id: str) -> AddedJobs:
+        """Add jobs. Their keys are made of the batch of a stream, or of `write_id` outside of streams."""
         task = TaskContext.get()
         assert task is not None
         query = task.getLocalProperty("sql.streaming.queryId")
         batch_id = task.getLocalProperty("streaming.sql.batchId")
         is_stream = query is not None and batch_id is not None
         name = f":{self._settings.write_name}" if self._settings.write_name else ""
-        keys = _Keys(f"{query}:{batch_id}{name}" if is_stream else otherwise, task.partitionId())
+        keys = _UniqueKeys(f"{query}:{batch_id}{name}" if is_stream else write_id, task.partitionId())
         rows = self._rows
         added = 0
         store = connect(self._settings.url)
-        new_jobs = _NewJobs()
-        store.observe(new_jobs.counted)
+        count = _NewJobCount()
+        store.observe(count.counted)
         if is_stream:
-            through_outages(store.open)
+            retry_while_unreachable(store.open)
         with store:
             has_keys = Capability.UNIQUE in store.capabilities
             queues: dict[str, Queue] = {}
@@ -295,15 +298,17 @@ class _JobWriter:
                         queues[to] = store.queue(to)
                     _push(queues[to], some, has_keys)
                 added += len(jobs)
-        # A row whose key was made here is new, also if the task was run before.
-        return Added(new_jobs.number if rows.has_own_keys else added)
+        # A row whose key was made here counts as added, even if the task was run before.
+        return AddedJobs(count.new if rows.has_own_keys else added)
 
 
 def _push(queue: Queue, jobs: list[Any], has_keys: bool) -> None:
-    """Push jobs a round trip at a time: what is sent again after an outage was not done, or has its keys."""
+    """Push jobs, one round trip at a time: jobs that are sent again after an outage were not added, or have keys."""
     size = queue.store.batch_max
     for begin in range(0, len(jobs), size):
-        through_outages(partial(queue.push_many, jobs[begin : begin + size]), SAFE_WITH_KEYS if has_keys else SAFE)
+        retry_while_unreachable(
+            partial(queue.push_many, jobs[begin : begin + size]), SAFE_WITH_KEYS if has_keys else SAFE
+        )
 
 
 @without_traceback
@@ -312,22 +317,22 @@ class QueueWriter(DataSourceArrowWriter):
 
     def __init__(self, settings: Settings, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise CallerError("a queue can't be overwritten: use mode('append'), and penstock purge before if you must")
+            raise CallerError("mode must be 'append', got 'overwrite': `penstock purge` empties a queue")
         self._jobs = _JobWriter(settings, schema)
         self._count_file = settings.count_file
         self._write_id = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Added:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AddedJobs:
         return self._jobs.write(iterator, self._write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The jobs are there already."""
+        """Write the count; the jobs were added by the tasks."""
         if self._count_file is not None:
-            added = sum(message.jobs for message in messages if isinstance(message, Added))
+            added = sum(message.jobs for message in messages if isinstance(message, AddedJobs))
             Path(self._count_file).write_text(str(added))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Jobs that were added stay: workers may have them already."""
+        """Do nothing: jobs that were added stay, as workers may have them already."""
 
 
 @without_traceback
@@ -337,11 +342,11 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._jobs = _JobWriter(settings, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Added:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AddedJobs:
         return self._jobs.write(iterator, "")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """The jobs are there already."""
+        """Do nothing: the jobs were added by the tasks."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Jobs that were added stay: a batch that is run again, and cut as before, has the same keys."""
+        """Do nothing: jobs that were added stay. The batch has the same keys if it is run again."""

@@ -1,4 +1,4 @@
-"""`format("penstock")`: what Spark asks for a reader or a writer.
+"""`format("penstock")`: the data source that Spark asks for readers and writers.
 
 >>> df = spark.readStream.format("penstock").option("url", "sqlite:///jobs.db").option("queue", "mail").load()
 >>> df.select("id", "payload").writeStream.format("console").trigger(availableNow=True).start().awaitTermination()
@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark.columns import checked, chosen, schema_text
-from penstock.spark.looking import FilteringLook, QueueLook
-from penstock.spark.refusals import without_traceback
+from penstock.spark.errors import without_traceback
+from penstock.spark.rows import checked, chosen, schema_text
+from penstock.spark.scan import FilteringScan, QueueScan
 from penstock.spark.settings import Settings, check_use, read_settings
 from penstock.spark.sink import QueueStreamWriter, QueueWriter
 from penstock.spark.streaming import QueueStream
@@ -37,9 +37,9 @@ class PenstockSource(DataSource):
         return schema_text(chosen(read_settings(self.options, needs_queue=False).columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_use(self.options, "look")
+        check_use(self.options, "read")
         settings = read_settings(self.options, has_many=True)
-        return (FilteringLook if settings.has_pushdown else QueueLook)(settings, checked(schema))
+        return (FilteringScan if settings.has_pushdown else QueueScan)(settings, checked(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         check_use(self.options, "stream")

@@ -1,4 +1,4 @@
-"""Handlers by name, and handlers that want only the payload."""
+"""Handlers by name, and handlers that take only the payload."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def load(name: str) -> Handler:
-    """The function that `module:function` names. Modules of the current directory are found, too."""
+    """Return the function that `module:function` names. Modules of the current directory are found, too."""
     if not NAME.fullmatch(name):
-        raise CallerError(f"{name!r} names no handler: write module:function, as in shop.mail:send")
+        raise CallerError(f"a handler must be module:function, such as shop.mail:send, got {name!r}")
     module_name, _, path = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -33,7 +33,7 @@ def load(name: str) -> Handler:
             raise CallerError(f"the module {module_name} has no {path!r}{_alternatives(found)}")
         found = getattr(found, part)
     if not callable(found):
-        raise CallerError(f"{name} is no function but {type(found).__name__}")
+        raise CallerError(f"{name} must be a function, got {type(found).__name__}")
     handler: Handler = found
     return handler
 
@@ -51,7 +51,7 @@ def _module(name: str) -> Any:
 
 
 def _blamed(name: str, problem: Exception) -> str:
-    """Where an import went wrong: the last line of it that is not Python's own."""
+    """Return the error of an import and where it arose: the last line that is not Python's own."""
     frames = [
         frame
         for frame in extract_tb(problem.__traceback__)
@@ -69,7 +69,10 @@ def _alternatives(found: Any) -> str:
 
 
 def payload_handler(function: Callable[[Any], Any]) -> Handler:
-    """A handler from a function of the payload, async or plain: `Worker(url, "mail", payload_handler(send))`."""
+    """Return a handler that calls a function, async or plain, with the payload of the job.
+
+    `Worker(url, "mail", payload_handler(send))`
+    """
     refuse_generator(function)
     if is_async(function):
 

@@ -1,4 +1,4 @@
-"""How a worker's log looks: a line for people, or a line of JSON for programs.
+"""Formats of a worker's log: lines of text for people, or lines of JSON for programs.
 
 Records of other loggers have the same form, so that the application's own lines fit in.
 """
@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 PER_JOB = frozenset({"retry", "failed", "lost", "returned", "hook"})
-LINES_A_SECOND = 10  # of each of those: a queue full of bad jobs must not be slowed down by the log of it
+LINES_A_SECOND = 10  # of each of those: the log of a queue full of bad jobs must not slow the worker down
 
 _COLOURS = {logging.DEBUG: "2", logging.INFO: "", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
 _EVENT_COLOURS = {"done": "32", "summary": "36"}
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record of ours knows; nothing of others'."""
+    """Return the facts of a record of ours; empty for other records."""
     facts: dict[str, Any] = getattr(record, "penstock", {})
     return facts
 
@@ -40,7 +40,7 @@ class TextFormatter(logging.Formatter):
         text = record.getMessage() if event else f"{record.name}: {record.getMessage()}"
         front = f"{when} {self._label}" if self._label else when
         line = f"{self._painted(front, '2')} {self._painted(text, self._colour(record, event))}"
-        # A job's error shows where it arose only to who wants to read much; an application's own record always does.
+        # The traceback of a job's error is printed with --verbose only; that of the application's own records always.
         if record.exc_info and (self._traces or event is None):
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -73,8 +73,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 
-class Sparing(logging.Filter):
-    """Lets only so many lines a second through of what is said for each job; the rest shows in the summary."""
+class RateLimit(logging.Filter):
+    """Limits the lines that are logged per job to LINES_A_SECOND of each event; the summary counts all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,8 +92,8 @@ class Sparing(logging.Filter):
         return self._counts[event] <= LINES_A_SECOND
 
 
-class LeftOut(logging.Filter):
-    """Leaves out some events."""
+class EventFilter(logging.Filter):
+    """Drops some events."""
 
     def __init__(self, events: Collection[str]) -> None:
         super().__init__()

@@ -1,8 +1,29 @@
-"""Counts what a worker does, says it, and calls the application's hooks.
+"""Counts what a worker does, logs it, and calls the application's hooks.
+
+Records go to the logger `penstock.worker`. Each has the name of an event and its facts in `record.penstock`, a dict,
+beside the sentence for people:
+
+    event       level     when
+    start       INFO      the worker begins
+    summary     INFO      every few seconds, if something has changed
+    stopping    INFO      it begins to stop
+    stop        INFO      it has ended
+    done        DEBUG     a job's handler returned
+    retry       WARNING   a job failed, and comes back
+    failed      ERROR     a job went to the dead letters
+    lost        WARNING   a lease was lost
+    returned    WARNING   a job was returned unfinished, as the worker stopped
+    trouble     WARNING   the store is unreachable, or refuses a call
+    recovered   INFO      the store answers again
+    hook        ERROR     a hook or the back-off of the application raised
+    stuck       ERROR     handlers overran their time limit and still run
+    child       WARNING   a process of the worker ended, and is replaced
+
+Facts have the same names everywhere: queue, job, tries, seconds, error, delay, and the counts of a summary.
 
 A hook that is an `async def` is awaited: `on_start` before its handler runs, `on_done` and `on_error` in tasks of their
-own, so that they hold up no other job. While HOOKS_MAX of them are pending no more jobs are taken, and the worker waits
-for them before it ends.
+own, so that they don't hold up other jobs. While HOOKS_MAX of them are pending no more jobs are taken, and the worker
+waits for them before it ends.
 """
 
 from __future__ import annotations
@@ -18,15 +39,69 @@ from typing import Any
 from penstock.errors import LeaseLost
 from penstock.queues.aio import Job
 from penstock.queues.dead_letter import described
-from penstock.worker.choices import Kind, Stopped
-from penstock.worker.events import log, say
-from penstock.worker.held import Held
-from penstock.worker.running import CANCEL_S
+from penstock.worker.outcomes import Action, InFlightJob, WorkerStopped
+from penstock.worker.runners import CANCEL_S
 
-HOOKS_MAX = 1000  # as many tasks as a loop runs with ease
+HOOKS_MAX = 1000  # pending tasks that an event loop runs with ease
+FIRST_PAUSE_S = 0.25
+PAUSE_S_MAX = 5.0  # a store that is back waits no longer for its worker
 
 OnDone = Callable[[Job, float], object]
 OnError = Callable[[Job, BaseException], object]
+
+log = logging.getLogger("penstock.worker")
+
+LEVELS = {
+    "start": logging.INFO,
+    "summary": logging.INFO,
+    "stopping": logging.INFO,
+    "stop": logging.INFO,
+    "done": logging.DEBUG,
+    "retry": logging.WARNING,
+    "failed": logging.ERROR,
+    "lost": logging.WARNING,
+    "returned": logging.WARNING,
+    "trouble": logging.WARNING,
+    "recovered": logging.INFO,
+    "hook": logging.ERROR,
+    "stuck": logging.ERROR,
+    "child": logging.WARNING,
+}
+
+
+def log_event(event: str, sentence: str, problem: BaseException | None = None, /, **facts: Any) -> None:
+    """Log an event, if its level is enabled."""
+    level = LEVELS[event]
+    if log.isEnabledFor(level):
+        trace = None if problem is None else (type(problem), problem, problem.__traceback__)
+        log.log(level, "%s", sentence, exc_info=trace, extra={"penstock": {"event": event, **facts}})
+
+
+class Outage:
+    """Failures of one kind of call to the store: logged once, repeated with growing pauses, logged when over."""
+
+    def __init__(self, call: str, pause_s_max: float = PAUSE_S_MAX) -> None:
+        self._call = call  # for the log: "Getting jobs of 'mail' from sqlite:///jobs.db"
+        self._pause_s = 0.0
+        self._pause_s_max = min(pause_s_max, PAUSE_S_MAX)
+
+    def failed(self, problem: Exception) -> None:
+        """Note that the call failed."""
+        if not self._pause_s:
+            text = described(problem)
+            log_event("trouble", f"{self._call} failed, and is tried again until it works. {text}", error=text)
+        self._pause_s = min(self._pause_s_max, 2 * self._pause_s or FIRST_PAUSE_S)
+
+    async def wait_out(self, problem: Exception) -> None:
+        """Note that the call failed, and wait before the next attempt."""
+        self.failed(problem)
+        await asyncio.sleep(self._pause_s)
+
+    def recovered(self) -> None:
+        """Note that the call succeeded."""
+        if self._pause_s:
+            self._pause_s = 0.0
+            log_event("recovered", f"{self._call} works again.")
 
 
 @dataclass(slots=True)
@@ -34,20 +109,20 @@ class Summary:
     """What became of the jobs of a run."""
 
     done: int = 0  # acked
-    retried: int = 0  # given back after an error, to be tried again
+    retried: int = 0  # returned after an error, to be tried again
     failed: int = 0  # to the dead letters
-    returned: int = 0  # given back unfinished, since the worker stopped
-    released: int = 0  # given back without having been begun
-    lost: int = 0  # the lease was over before the end
-    seconds: float = 0.0  # how long the run took
+    returned: int = 0  # returned unfinished, as the worker stopped
+    released: int = 0  # returned without having begun
+    lost: int = 0  # the lease ended before the job
+    seconds: float = 0.0  # duration of the run
 
     def counts(self) -> dict[str, int]:
-        """The counts alone."""
+        """Return the counts without the duration."""
         names = ("done", "retried", "failed", "returned", "released", "lost")
         return {name: getattr(self, name) for name in names}
 
     def add(self, counts: dict[str, int]) -> None:
-        """Add the counts of another."""
+        """Add the counts of another summary."""
         for name, count in counts.items():
             setattr(self, name, getattr(self, name) + count)
 
@@ -57,65 +132,65 @@ class Summary:
 
 
 class Reporter:
-    """What happened, for people, programs and the application."""
+    """Counts and logs what becomes of jobs, and calls `on_done` and `on_error`."""
 
     def __init__(self, on_done: OnDone | None, on_error: OnError | None) -> None:
         self.summary = Summary()
         self._on_done = on_done
         self._on_error = on_error
-        self._pending: set[asyncio.Task[None]] = set()  # hooks that await
+        self._pending: set[asyncio.Task[None]] = set()  # hooks that are awaited
         self.hook_ended: Callable[[], None] = lambda: None
         self._began = monotonic()
-        self._said = (self._began, 0, 0)  # when a summary was said last, and what had been done and ended by then
+        self._last_summary = (self._began, 0, 0)  # time of the last summary, and its counts of done and of all jobs
 
-    def ended(self, held: Held, is_told: bool | None) -> None:
-        """The store has been told of a job: False if the lease was gone, None if nobody knows."""
-        kind = held.verdict.kind if held.verdict is not None else Kind.LOST
-        if is_told is False or kind is Kind.LOST:
-            self._lost(held)
-        elif kind in (Kind.ACK, Kind.ENDED):
-            self._done(held)
-        elif kind is Kind.RELEASE:
+    def ended(self, entry: InFlightJob, is_settled: bool | None) -> None:
+        """Report a job that the store was told of: False if the lease was gone, None if it is unknown."""
+        action = entry.outcome.action if entry.outcome is not None else Action.LOST
+        if is_settled is False or action is Action.LOST:
+            self._lost(entry)
+        elif action in (Action.ACK, Action.ENDED):
+            self._done(entry)
+        elif action is Action.RELEASE:
             self.summary.released += 1
         else:
-            self._not_done(held, kind)
+            self._not_done(entry, action)
 
-    def _done(self, held: Held) -> None:
+    def _done(self, entry: InFlightJob) -> None:
         self.summary.done += 1
         if self._on_done is not None:
-            self._call(self._on_done, held.job, held.seconds)
+            self._call(self._on_done, entry.job, entry.seconds)
         if log.isEnabledFor(logging.DEBUG):
-            say("done", f"{_name(held)} done in {_time(held.seconds)}", **_facts(held))
+            log_event("done", f"{_name(entry)} done in {_time(entry.seconds)}", **_facts(entry))
 
-    def _not_done(self, held: Held, kind: Kind) -> None:
-        verdict, problem = held.verdict, held.problem
-        assert verdict is not None
-        if kind is Kind.FAIL:
+    def _not_done(self, entry: InFlightJob, action: Action) -> None:
+        outcome, problem = entry.outcome, entry.problem
+        assert outcome is not None
+        if action is Action.FAIL:
             self.summary.failed += 1
-            event, what = "failed", f"to the dead letters after {_tries(held)}"
-        elif isinstance(problem, Stopped):
+            event, what = "failed", f"to the dead letters after {_tries(entry)}"
+        elif isinstance(problem, WorkerStopped):
             self.summary.returned += 1
-            event, what = "returned", "given back unfinished"
+            event, what = "returned", "returned unfinished"
         else:
             self.summary.retried += 1
-            event, what = "retry", f"again after {_time(verdict.delay or 0.0)}"
-        facts = {**_facts(held), "error": verdict.error, "delay": verdict.delay}
-        # What the worker itself raised has no place in the handler's code to show.
+            event, what = "retry", f"again after {_time(outcome.delay or 0.0)}"
+        facts = {**_facts(entry), "error": outcome.error, "delay": outcome.delay}
+        # What the worker itself raised has no traceback in the handler's code.
         trace = problem if problem is not None and problem.__traceback__ is not None else None
-        say(event, f"{_name(held)} {what}: {verdict.error}", trace, **facts)
+        log_event(event, f"{_name(entry)} {what}: {outcome.error}", trace, **facts)
         if self._on_error is not None and problem is not None:
-            self._call(self._on_error, held.job, problem)
+            self._call(self._on_error, entry.job, problem)
 
-    def _lost(self, held: Held) -> None:
+    def _lost(self, entry: InFlightJob) -> None:
         self.summary.lost += 1
-        text = "its lease was lost: it runs again elsewhere, or has been ended there"
-        say("lost", f"{_name(held)}: {text}", **_facts(held), error=text)
+        text = "its lease was lost: another worker runs it, or has ended it"
+        log_event("lost", f"{_name(entry)}: {text}", **_facts(entry), error=text)
         if self._on_error is not None:
-            self._call(self._on_error, held.job, LeaseLost(f"job {held.job.id}: {text}"))
+            self._call(self._on_error, entry.job, LeaseLost(f"job {entry.job.id}: {text}"))
 
     @property
     def pending_hooks(self) -> int:
-        """How many hooks have begun and not ended."""
+        """Return the number of hooks that have begun and not ended."""
         return len(self._pending)
 
     def _call(self, hook: Callable[..., object], *arguments: object) -> None:
@@ -130,51 +205,51 @@ class Reporter:
         self.hook_ended()
 
     async def end_hooks(self, seconds: float, now: asyncio.Event) -> None:
-        """Wait for hooks that are pending; cancel those that are not done in time, or at once if `now` is set."""
+        """Wait for pending hooks; cancel those that are not done in time, or at once if `now` is set."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        cut_short = loop.create_task(now.wait())
+        stopped = loop.create_task(now.wait())
         while self._pending and not now.is_set() and loop.time() < end:
-            await asyncio.wait({*self._pending, cut_short}, timeout=end - loop.time(), return_when="FIRST_COMPLETED")
-        cut_short.cancel()
+            await asyncio.wait({*self._pending, stopped}, timeout=end - loop.time(), return_when="FIRST_COMPLETED")
+        stopped.cancel()
         if self._pending:
             text = f"{len(self._pending)} hooks were not done when the worker ended, and were cancelled"
-            say("hook", text, error=text)
+            log_event("hook", text, error=text)
             for task in self._pending:
                 task.cancel()
             await asyncio.wait(self._pending, timeout=CANCEL_S)
 
-    def say_summary(self, running: int | None = None) -> None:
-        """Say what was done since the last time, if anything was."""
+    def log_summary(self, running: int | None = None) -> None:
+        """Log the counts, if they have changed since the last time."""
         now = monotonic()
-        then, done_before, ended_before = self._said
+        then, done_before, ended_before = self._last_summary
         ended = sum(self.summary.counts().values())
         if ended == ended_before:
             return
         rate = (self.summary.done - done_before) / max(now - then, 1e-9)
-        self._said = (now, self.summary.done, ended)
+        self._last_summary = (now, self.summary.done, ended)
         text = f"{self.summary}; {rate:,.0f} a second"
         if running is not None:
             text += f", {running} running"
-        say("summary", text, **self.summary.counts(), rate=round(rate, 1), running=running)
+        log_event("summary", text, **self.summary.counts(), rate=round(rate, 1), running=running)
 
-    def gave_up(self, count: int) -> None:
-        """The worker ends, and could not tell the store of some jobs."""
-        text = f"{count} jobs are left to their leases: the store could not be told of them"
-        say("trouble", text, error=text)
+    def log_unsettled(self, count: int) -> None:
+        """Log that the worker ends and could not settle some jobs."""
+        text = f"{count} jobs could not be settled, and come back when their leases end"
+        log_event("trouble", text, error=text)
 
     def finish(self) -> Summary:
-        """The run is over."""
+        """Return the summary of a run that is over."""
         self.summary.seconds = monotonic() - self._began
         return self.summary
 
 
 def call_hook(hook: Callable[..., object], *arguments: object) -> Coroutine[Any, Any, None] | None:
-    """Call a hook; returns what is left to await of one that awaits. Whatever a hook raises must not cost a job."""
+    """Call a hook; returns what is left to await of an async one. Whatever a hook raises must not cost a job."""
     try:
         result = hook(*arguments)
     except BaseException as problem:
-        _say_raised(hook, problem)
+        _log_raised(hook, problem)
         return None
     return _awaited(hook, result) if inspect.isawaitable(result) else None
 
@@ -185,19 +260,19 @@ async def _awaited(hook: Callable[..., object], rest: Awaitable[object]) -> None
     except asyncio.CancelledError:
         raise
     except BaseException as problem:
-        _say_raised(hook, problem)
+        _log_raised(hook, problem)
 
 
-def _say_raised(hook: Callable[..., object], problem: BaseException) -> None:
-    say("hook", f"{hook!r} raised {described(problem)}", problem, error=described(problem))
+def _log_raised(hook: Callable[..., object], problem: BaseException) -> None:
+    log_event("hook", f"{hook!r} raised {described(problem)}", problem, error=described(problem))
 
 
-def _name(held: Held) -> str:
-    return f"{held.job.queue.name} {held.job.id}"
+def _name(entry: InFlightJob) -> str:
+    return f"{entry.job.queue.name} {entry.job.id}"
 
 
-def _tries(held: Held) -> str:
-    deliveries = held.job.tries + 1
+def _tries(entry: InFlightJob) -> str:
+    deliveries = entry.job.tries + 1
     return "1 delivery" if deliveries == 1 else f"{deliveries} deliveries"
 
 
@@ -205,12 +280,12 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def _facts(held: Held) -> dict[str, object]:
-    job = held.job
+def _facts(entry: InFlightJob) -> dict[str, object]:
+    job = entry.job
     return {
         "queue": job.queue.name,
         "job": job.id,
         "tries": job.tries,
         "delivery": job.tries + 1,
-        "seconds": round(held.seconds, 6),
+        "seconds": round(entry.seconds, 6),
     }

@@ -1,12 +1,17 @@
-"""Several processes of a worker, and somebody who sees to them.
+"""Several processes of a worker, and the supervisor that starts, replaces and stops them.
 
-Each is the same command, started anew: no memory, connection or lock is shared, so nothing can go wrong with those. A
-process that dies is replaced after a pause that grows while it keeps dying; its jobs come back when their leases end.
-The first process must begin well before others are started, so that a mistake in the command is told once.
+Each is the same command, started again: no memory, connection or lock is shared. A process that dies is replaced, after
+a pause that grows while it keeps dying; its jobs come back when their leases end. The others are started only once the
+first has begun, so that an error in the command is reported once.
 
-SIGTERM and SIGINT are passed on: the first stops gracefully, the second at once, the third lets them give back what
-they have without waiting for handlers, and kills what is still there after GIVE_UP_S. Processes are out of the
-terminal's foreground group, so that Ctrl-C reaches only the supervisor, which passes it on once.
+SIGTERM and SIGINT are passed on: the first stops gracefully, the second at once, the third makes processes return their
+jobs without waiting for handlers, and kills those that still run after GIVE_UP_S. Processes are not in the terminal's
+foreground group, so that Ctrl-C reaches only the supervisor, which passes it on once.
+
+A process and its supervisor share a socket with lines of JSON. A child sends `{"ready": true}` once it has begun, and
+`{"counts": {...}}` every second and at its end. The supervisor sends a digit to stop it, one of the levels of
+`Worker.stop_at`: signals that follow one another closely may arrive as one. When the supervisor is gone, the socket is
+closed, and the child stops gracefully.
 """
 
 from __future__ import annotations
@@ -16,29 +21,92 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
+from typing import NamedTuple
 
 from penstock.errors import CallerError
-from penstock.worker.channel import CHANNEL_VARIABLE, NUMBER_VARIABLE
-from penstock.worker.events import say
-from penstock.worker.reporting import Reporter, Summary
-from penstock.worker.running import CANCEL_S
-from penstock.worker.shift import GIVE_BACK_S, SUMMARY_S
+from penstock.worker.reporting import Reporter, Summary, log_event
+from penstock.worker.run import SETTLE_S, SUMMARY_S
+from penstock.worker.runners import CANCEL_S
 
-PROCESSES_MAX = 512  # far more than cores: a number beyond is a slip
-EXIT_REPLACE = 75  # of a process that must be replaced, since functions in it can't be ended
-LEVELS = 3  # of stopping: as many signals mean something
+CHANNEL_VARIABLE = "PENSTOCK_WORKER_CHANNEL"
+NUMBER_VARIABLE = "PENSTOCK_WORKER_NUMBER"
+REPORT_S = 1.0
+PROCESSES_MAX = 512  # far more than cores: a larger number is a typing error
+EXIT_REPLACE = 75  # of a process that must be replaced, since its handlers don't end
+STOP_LEVELS = 3  # more signals than these are ignored
 FIRST_PAUSE_S = 0.1
 PAUSE_S_MAX = 30.0
-STEADY_S = 10.0  # a process that lived so long had a good start: the next one is started at once
-GIVE_UP_S = 5.0  # what processes get at the third signal, to give their jobs back
-KILL_AFTER_S = CANCEL_S + GIVE_BACK_S + 5.0  # beyond what running jobs get: a process that is still there hangs
+STEADY_S = 10.0  # a process that lived this long started well: the next one is started at once
+GIVE_UP_S = 5.0  # that processes get at the third signal, to return their jobs
+KILL_AFTER_S = CANCEL_S + SETTLE_S + 5.0  # beyond the shutdown timeout: a process that still runs hangs
+
+
+# In a child.
+
+
+class ChildInfo(NamedTuple):
+    """The number of a process among those of its supervisor, and the socket that they share."""
+
+    number: int
+    file: int
+
+
+def child_info() -> ChildInfo | None:
+    """Return what the supervisor told this process; None without a supervisor. Processes that it starts get none."""
+    file, number = os.environ.pop(CHANNEL_VARIABLE, None), os.environ.pop(NUMBER_VARIABLE, None)
+    return None if file is None or number is None else ChildInfo(int(number), int(file))
+
+
+class Channel:
+    """The child's end of the socket."""
+
+    def __init__(self, child: ChildInfo, summary: Callable[[], Summary], stop_at: Callable[[int], None]) -> None:
+        self._summary = summary
+        self._stop_at = stop_at
+        self._socket = socket.socket(fileno=child.file)
+        self._socket.set_inheritable(False)
+        self._socket.setblocking(False)
+
+    async def run(self) -> None:
+        """Report that the worker has begun, and then its counts, until cancelled."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._socket, self._on_readable)
+        try:
+            await self._send({"ready": True})
+            while True:
+                await asyncio.sleep(REPORT_S)
+                await self.report()
+        finally:
+            loop.remove_reader(self._socket)
+
+    async def report(self) -> None:
+        """Report the counts."""
+        await self._send({"counts": self._summary().counts()})
+
+    async def _send(self, message: dict[str, object]) -> None:
+        with suppress(OSError):  # a supervisor that is gone is noticed by the reader
+            await asyncio.get_running_loop().sock_sendall(self._socket, json.dumps(message).encode() + b"\n")
+
+    def _on_readable(self) -> None:
+        try:
+            received = self._socket.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:  # the supervisor is gone
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._stop_at(max((int(digit) for digit in received.decode("ascii")), default=1))
+
+
+# In the supervisor.
 
 
 class Child:
-    """A process, and those that take its place."""
+    """A process, and those that replace it."""
 
     def __init__(self, number: int, command: Sequence[str]) -> None:
         self.number = number
@@ -49,7 +117,7 @@ class Child:
         self._channel: socket.socket | None = None
 
     async def start(self) -> asyncio.Task[None]:
-        """Start a process; gives the task that listens to it."""
+        """Start a process; returns the task that listens to it."""
         ours, theirs = socket.socketpair()
         variables = {**os.environ, CHANNEL_VARIABLE: str(theirs.fileno()), NUMBER_VARIABLE: str(self.number)}
         try:
@@ -87,42 +155,42 @@ class Child:
                 self._channel.send(b"%d" % level)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Pass a signal on, if the process is there."""
+        """Send a signal, if the process runs."""
         if self.process is not None and self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
 
 class Supervisor:
-    """Keeps so many processes of a command alive."""
+    """Keeps a number of processes of a command alive."""
 
-    def __init__(self, command: Sequence[str], processes: int, *, stop_within: float, until_empty: bool) -> None:
+    def __init__(self, command: Sequence[str], processes: int, *, shutdown_timeout: float, until_empty: bool) -> None:
         if not 1 <= processes <= PROCESSES_MAX:
-            raise CallerError(f"{processes} processes: give 1 to {PROCESSES_MAX}")
+            raise CallerError(f"processes must be 1 to {PROCESSES_MAX}, got {processes}")
         self._children = [Child(number, command) for number in range(1, processes + 1)]
-        self._kill_after_s = stop_within + KILL_AFTER_S
+        self._kill_after_s = shutdown_timeout + KILL_AFTER_S
         self._until_empty = until_empty
-        self._past = Summary()  # what processes had done that are gone
+        self._past = Summary()  # of processes that have ended
         self._reporter = Reporter(None, None)
-        self._stops = 0
+        self._stop_level = 0
         self._stopping = asyncio.Event()
         self._giving_up = asyncio.Event()
 
     async def run(self) -> int:
-        """Run until stopped; gives the exit code."""
+        """Run until stopped; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         first, *others = self._children
-        tending = {loop.create_task(self._tend(first))}
+        running = {loop.create_task(self._keep_alive(first))}
         begun = loop.create_task(first.is_ready.wait())
         try:
-            await asyncio.wait({*tending, begun}, return_when=asyncio.FIRST_COMPLETED)
-            if first.is_ready.is_set() and not self._stops:
-                tending |= {loop.create_task(self._tend(child)) for child in others}
-                say("start", f"Working with {len(self._children)} processes.", processes=len(self._children))
+            await asyncio.wait({*running, begun}, return_when=asyncio.FIRST_COMPLETED)
+            if first.is_ready.is_set() and not self._stop_level:
+                running |= {loop.create_task(self._keep_alive(child)) for child in others}
+                log_event("start", f"Working with {len(self._children)} processes.", processes=len(self._children))
             summing = loop.create_task(self._sum_up())
-            codes = await asyncio.gather(*tending)
+            codes = await asyncio.gather(*running)
             summing.cancel()
         finally:
             begun.cancel()
@@ -131,32 +199,34 @@ class Supervisor:
         if not first.is_ready.is_set():
             return codes[0]
         summary = self._summed()
-        say("stop", f"All processes have stopped: {summary}.", **summary.counts())
+        log_event("stop", f"All processes have stopped: {summary}.", **summary.counts())
         return 0
 
-    async def _tend(self, child: Child) -> int:
-        """Keep one process alive; gives the exit code of the last."""
+    async def _keep_alive(self, child: Child) -> int:
+        """Keep one process alive; returns the exit code of the last one."""
         pause_s = 0.0
         while True:
             began = monotonic()
-            code = await self._live(child)
-            if self._stops or (code == 0 and self._until_empty) or not child.is_ready.is_set():
+            code = await self._run_once(child)
+            if self._stop_level or (code == 0 and self._until_empty) or not child.is_ready.is_set():
                 return code
             if code == EXIT_REPLACE or monotonic() - began >= STEADY_S:
                 pause_s = 0.0
             what = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
             again = f"starting another in {pause_s:g} s" if pause_s else "starting another"
-            say("child", f"Process {child.number} {what}; {again}.", worker=child.number, code=code, delay=pause_s)
+            log_event(
+                "child", f"Process {child.number} {what}; {again}.", worker=child.number, code=code, delay=pause_s
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
                     return code
             pause_s = min(PAUSE_S_MAX, 2 * pause_s or FIRST_PAUSE_S)
 
-    async def _live(self, child: Child) -> int:
-        """One process, from start to end; gives its exit code, below 0 for a signal."""
+    async def _run_once(self, child: Child) -> int:
+        """Run one process to its end; returns its exit code, below 0 for a signal."""
         listening = await child.start()
-        if self._stops:
+        if self._stop_level:
             child.send_signal(signal.SIGTERM)  # told to stop while it was being started
         process = child.process
         assert process is not None
@@ -184,23 +254,23 @@ class Supervisor:
         child.send_signal(signal.SIGKILL)
 
     def _signalled(self, number: signal.Signals) -> None:
-        self._stops += 1
+        self._stop_level += 1
         self._stopping.set()
-        if self._stops > LEVELS:
+        if self._stop_level > STOP_LEVELS:
             return
-        if self._stops == LEVELS:
+        if self._stop_level == STOP_LEVELS:
             self._giving_up.set()
-        kill = f"Killing all processes that have not given back their jobs within {GIVE_UP_S:g} s"
-        what = {1: "Stopping", 2: "Stopping at once"}.get(self._stops, kill)
-        say("stopping", f"{number.name}: {what}.", signal=number.name)
+        kill = f"Killing all processes that have not returned their jobs within {GIVE_UP_S:g} s"
+        what = {1: "Stopping", 2: "Stopping at once"}.get(self._stop_level, kill)
+        log_event("stopping", f"{number.name}: {what}.", signal=number.name)
         for child in self._children:
-            child.stop_at(self._stops)
+            child.stop_at(self._stop_level)
 
     async def _sum_up(self) -> None:
         while True:
             await asyncio.sleep(SUMMARY_S)
             self._reporter.summary = self._summed()
-            self._reporter.say_summary()
+            self._reporter.log_summary()
 
     def _summed(self) -> Summary:
         summary = Summary()

@@ -9,28 +9,26 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Never, TypeAlias, TypeGuard
 
+from penstock import DeadLetter, Exponential
 from penstock.errors import CallerError
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store, connect
-from penstock.queues.backoff import Backoff, Exponential
-from penstock.queues.dead_letter import DeadLetter
+from penstock.queues.backoff import Backoff
 from penstock.queues.options import checked_lease
-from penstock.worker.events import say
-from penstock.worker.reporting import OnDone, OnError, Reporter, Summary, call_hook
-from penstock.worker.running import Finished, Runner
-from penstock.worker.shift import Shift
-from penstock.worker.tasks import Tasks
-from penstock.worker.threads import Threads
+from penstock.worker.reporting import OnDone, OnError, Reporter, Summary, call_hook, log_event
+from penstock.worker.run import Run
+from penstock.worker.runners import Finished, Runner, TaskRunner, ThreadRunner
 
 # A plain function's job blocks where an async one's is awaited.
 Handler: TypeAlias = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any] | Callable[[blocking.Job], Any]
 
 CONCURRENCY = 10
-CONCURRENCY_MAX = 10_000  # tasks beyond that wait for one another more than they work
-STOP_WITHIN_S = 30.0  # what most supervisors of processes allow
-MAX_TRIES = 25  # with the usual back-off half a day: who needs longer says so
+CONCURRENCY_MAX = 10_000  # more tasks than that wait for one another more than they work
+SHUTDOWN_TIMEOUT_S = 30.0  # what most supervisors of processes allow
+MAX_TRIES = 25  # with the default back-off half a day
+RENAMED = {"stop_within": "shutdown_timeout", "stuck_max": "max_stuck"}  # arguments: old name -> new
 
 
 class Worker:
@@ -39,20 +37,21 @@ class Worker:
         worker = penstock.Worker("sqlite:///jobs.db", "mail", send)
         await worker.run()
 
-    `handler` is called with a Job: as a task if it is an `async def`, else in a thread, where `job.ack()` and its kin
-    block in place of being awaited. What it returns is not kept. `choices` has the table of what becomes of the job.
-    Times are in seconds.
+    `handler` is called with a Job: as a task if it is an `async def`, else in a thread, where the job's methods block
+    instead of being awaited. What it returns is not kept. `outcomes` has the table of what becomes of the job. Times
+    are in seconds.
 
-    - `concurrency`: how many handlers run at a time.
-    - `lease`: how long jobs are reserved for; made longer while they are in hand. By default as the queue has it.
-    - `time_limit`: how long a handler may take; none by default.
+    - `concurrency`: number of handlers that run at the same time.
+    - `lease`: how long jobs are reserved for; extended while they run. By default that of the queue.
+    - `time_limit`: maximum run time of a handler; no limit by default.
     - `max_tries`: the number of deliveries after which a job goes to the dead letters; 0 is without limit. By default
       that of the queue object or of the store's option `dead_letter`, or else 25. `dead_letter` also names the queue.
-    - `backoff`: how long a job waits after an error. By default that of the queue object, or else it grows.
-    - `prefetch`: how many jobs are taken ahead of those that run; by default few or many, by how long they take.
-    - `stop_within`: how long running handlers get when the worker is told to stop.
-    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: called as it happens. One that is async is
-      awaited; others must not block.
+    - `backoff`: how long a job waits after an error. By default that of the queue object, or else exponential.
+    - `prefetch`: number of jobs that are reserved ahead of those that run; by default chosen by their run times.
+    - `shutdown_timeout`: how long running handlers may go on when the worker is told to stop.
+    - `on_start(job)`, `on_done(job, seconds)`, `on_error(job, error)`: hooks. An async hook is awaited; others must not
+      block.
+    - `max_stuck`: how many handlers may go on beyond their time limit before the worker ends; by default `concurrency`.
     """
 
     def __init__(
@@ -68,31 +67,35 @@ class Worker:
         dead_letter: DeadLetter | None = None,
         backoff: Backoff | None = None,
         prefetch: int | None = None,
-        stop_within: float = STOP_WITHIN_S,
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT_S,
         on_start: Callable[[Job], object] | None = None,
         on_done: OnDone | None = None,
         on_error: OnError | None = None,
-        stuck_max: int | None = None,
+        max_stuck: int | None = None,
+        **unknown: Never,
     ) -> None:
+        for name in unknown:
+            now = f": it is now called {RENAMED[name]!r}" if name in RENAMED else ""
+            raise TypeError(f"Worker() got an unexpected keyword argument {name!r}{now}")
         if not isinstance(store, Store | str):
-            raise CallerError(f"a worker needs a URL, or a store of penstock.connect(), not {store!r}")
+            raise CallerError(f"store must be a URL or a store of penstock.connect(), got {store!r}")
         if not callable(handler):
-            raise CallerError(f"a handler is a function, and {handler!r} is none")
+            raise CallerError(f"handler must be a function, got {handler!r}")
         refuse_generator(handler)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise CallerError(f"concurrency={concurrency!r}: give 1 to {CONCURRENCY_MAX}")
+            raise CallerError(f"concurrency must be 1 to {CONCURRENCY_MAX}, got {concurrency!r}")
         if time_limit is not None and not time_limit > 0:
-            raise CallerError(f"time_limit={time_limit!r}: give seconds, above 0")
-        if not stop_within >= 0:
-            raise CallerError(f"stop_within={stop_within!r}: give seconds, at least 0")
+            raise CallerError(f"time_limit must be above 0 seconds, got {time_limit!r}")
+        if not shutdown_timeout >= 0:
+            raise CallerError(f"shutdown_timeout must be at least 0 seconds, got {shutdown_timeout!r}")
         if prefetch is not None and prefetch < 0:
-            raise CallerError(f"prefetch={prefetch!r}: give a number of jobs")
+            raise CallerError(f"prefetch must be at least 0 jobs, got {prefetch!r}")
         if max_tries is not None and dead_letter is not None:
-            raise CallerError("give max_tries or dead_letter, not both")
+            raise CallerError("max_tries and dead_letter can't be given together: dead_letter has max_tries, too")
         self._store = store
         self._names: list[str | Queue] = [queues] if isinstance(queues, str | Queue) else list(queues)
         if not self._names:
-            raise CallerError("a worker needs a queue")
+            raise CallerError("queues must name at least one queue, got none")
         self._handler = handler
         self._concurrency = concurrency
         self._lease = None if lease is None else checked_lease(lease)
@@ -101,75 +104,73 @@ class Worker:
         self._dead_letter = dead_letter
         self._backoff = backoff
         self._prefetch = prefetch
-        self._stop_within = stop_within
+        self._shutdown_timeout = shutdown_timeout
         self._on_start, self._on_done, self._on_error = on_start, on_done, on_error
-        self._stuck_max = concurrency if stuck_max is None else stuck_max
-        self.is_stuck = (
-            False  # too many handlers overran their time limit and still run: this process should be replaced
-        )
+        self._max_stuck = concurrency if max_stuck is None else max_stuck
+        self.is_stuck = False  # more than max_stuck handlers still run: this process should be replaced
         self._reporter = Reporter(on_done, on_error)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wishes = 0  # see stop_at
+        self._stop_level = 0  # see stop_at
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
         self._abandon = asyncio.Event()
 
     @property
     def summary(self) -> Summary:
-        """What has been done so far."""
+        """Return the counts so far."""
         return self._reporter.summary
 
     def main(self, *, until_empty: bool = False) -> Summary:
-        """Run as a program: with an event loop of its own, stopped by SIGTERM and SIGINT."""
+        """Run in an event loop of its own, until SIGTERM or SIGINT."""
         return asyncio.run(self.run(until_empty=until_empty, signals=True))
 
     async def run(self, *, until_empty: bool = False, signals: bool = False) -> Summary:
-        """Run jobs until `stop` is called, and give what was done.
+        """Run jobs until `stop` is called; returns what was done.
 
-        With `until_empty`, also until no queue has a job that is ready; those that wait for their time stay. With
-        `signals`, SIGTERM and SIGINT stop it, and all other workers of the process that run with `signals`: the first
-        gracefully, the second at once, the third without waiting for handlers that don't end when they are cancelled.
-        Only the main thread can do that.
+        With `until_empty` it also ends when no queue has a job that is ready; scheduled jobs stay. With `signals`,
+        SIGTERM and SIGINT stop it, and all other workers of the process that run with `signals`: the first gracefully,
+        the second at once, the third without waiting for handlers that ignore that they are cancelled. Only the main
+        thread can do that.
         """
         if self._loop is not None:
-            raise CallerError("this worker runs already")
+            raise CallerError("this worker is already running")
         self._loop = asyncio.get_running_loop()
         self._reporter = Reporter(self._on_done, self._on_error)
         self._stop, self._now, self._abandon = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.is_stuck = False
-        self._heed()
+        self._apply_stop()
         try:
             with _stop_signals.reaching(self) if signals else nullcontext():
                 async with self._opened() as store:
                     await self._run(store, until_empty)
         finally:
             self._loop = None
-            self._wishes = 0
+            self._stop_level = 0
         return self._reporter.finish()
 
     def stop(self, *, now: bool = False) -> None:
-        """Take no more jobs, let the running ones end, and end. `now` gives back what runs. From any thread."""
+        """Take no more jobs, wait for running ones, and end; with `now`, return them. Works in any thread."""
         self.stop_at(2 if now else 1)
 
     def stop_at(self, level: int) -> None:
-        """Stop: 1 lets running handlers end, 2 cancels them, 3 gives their jobs back without waiting for their end."""
-        self._wishes = max(self._wishes, level)
+        """Stop: 1 waits for running handlers, 2 cancels them, 3 returns their jobs without waiting for their end."""
+        self._stop_level = max(self._stop_level, level)
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # the loop has been closed meanwhile
-                loop.call_soon_threadsafe(self._heed)
+                loop.call_soon_threadsafe(self._apply_stop)
 
-    def _heed(self) -> None:
-        if self._wishes >= 1:
+    def _apply_stop(self) -> None:
+        if self._stop_level >= 1:
             self._stop.set()
-        if self._wishes >= 2:
+        if self._stop_level >= 2:
             self._now.set()
-        if self._wishes >= 3:
+        if self._stop_level >= 3:
             self._abandon.set()
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Store]:
-        """The store; one that came as a URL is this run's own."""
+        """Open the store. One that was given as a URL is closed after the run."""
         if isinstance(self._store, Store):
             await self._store.open()
             yield self._store
@@ -179,7 +180,7 @@ class Worker:
 
     async def _run(self, store: Store, until_empty: bool) -> None:
         queues = [self._queue(store, name) for name in self._names]
-        shift = Shift(
+        run = Run(
             queues,
             self._runner,
             self._reporter,
@@ -187,26 +188,30 @@ class Worker:
             backoff=self._backoff or Exponential(),
             prefetch=self._prefetch,
         )
-        shift.open()
+        run.open()
         names = [queue.name for queue in queues]
-        say("start", f"Working on {', '.join(names)} of {store.url}, {self._concurrency} at a time.", queues=names)
+        log_event(
+            "start", f"Working on {', '.join(names)} of {store.url}, {self._concurrency} at a time.", queues=names
+        )
         try:
-            await shift.work(self._stop, until_empty)
+            await run.work(self._stop, until_empty)
         except asyncio.CancelledError:
             self._now.set()
             raise
         finally:
-            # Also of a run that was cancelled: what it has in hand must go back.
-            await _to_its_end(self._wind_down(shift), self._now.set)
+            # Also of a run that was cancelled: its jobs must go back.
+            await _to_its_end(self._shut_down(run), self._now.set)
             self._reporter.finish()
-            say("stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3))
+            log_event(
+                "stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3)
+            )
 
-    async def _wind_down(self, shift: Shift) -> None:
-        await shift.wind_down(self._stop_within, self._now, self._abandon)
-        await self._reporter.end_hooks(self._stop_within, self._now)
+    async def _shut_down(self, run: Run) -> None:
+        await run.shut_down(self._shutdown_timeout, self._now, self._abandon)
+        await self._reporter.end_hooks(self._shutdown_timeout, self._now)
 
     def _queue(self, store: Store, name: str | Queue) -> Queue:
-        """The queue with the worker's options, or else its own, or else the usual ones."""
+        """Return the queue with the worker's options, or else its own, or else the defaults."""
         own = store.options.dead_letter if isinstance(name, str) else name.dead_letter
         limit = self._dead_letter or own or DeadLetter(MAX_TRIES)
         if self._max_tries is not None:
@@ -218,28 +223,28 @@ class Worker:
 
     def _runner(self, finished: Finished) -> Runner:
         on_start = None if self._on_start is None else partial(call_hook, self._on_start)
-        make = partial(Tasks, self._handler) if is_async(self._handler) else partial(Threads, self._handler)
-        return make(self._concurrency, self._time_limit, finished, on_start, self._stuck_max, self._gave_up)
+        make = partial(TaskRunner, self._handler) if is_async(self._handler) else partial(ThreadRunner, self._handler)
+        return make(self._concurrency, self._time_limit, finished, on_start, self._max_stuck, self._on_stuck)
 
-    def _gave_up(self) -> None:
+    def _on_stuck(self) -> None:
         if not self.is_stuck:
             self.is_stuck = True
-            say("stuck", "Handlers overran their time limit and can't be ended: this process must be replaced.")
+            log_event("stuck", "Handlers overran their time limit and don't end: this process must be replaced.")
             self.stop()
 
     def signalled(self, number: signal.Signals) -> None:
-        """A signal to stop came: each stops at one level more (see `stop_at`)."""
-        level = min(self._wishes + 1, 3)
-        what = {1: f"Stopping; running jobs get {self._stop_within:g} s", 2: "Stopping at once"}
-        text = what.get(level, "Giving back all jobs, also those whose handlers don't end")
-        say("stopping", f"{number.name}: {text}.", signal=number.name)
+        """Stop one level further than before (see `stop_at`)."""
+        level = min(self._stop_level + 1, 3)
+        what = {1: f"Stopping; running jobs get {self._shutdown_timeout:g} s", 2: "Stopping at once"}
+        text = what.get(level, "Returning all jobs, also those whose handlers don't end")
+        log_event("stopping", f"{number.name}: {text}.", signal=number.name)
         self.stop_at(level)
 
 
 class _StopSignals:
-    """SIGTERM and SIGINT of the process: they stop all workers that asked for it, however many run.
+    """SIGTERM and SIGINT of the process: they stop all workers that run with `signals`.
 
-    The handlers that the program had come back when the last of these workers has ended.
+    The signal handlers that the program had are restored when the last of these workers has ended.
     """
 
     def __init__(self) -> None:
@@ -274,21 +279,22 @@ _stop_signals = _StopSignals()  # one for the process, as its signals are
 
 
 def is_async(handler: Callable[..., Any]) -> TypeGuard[Callable[..., Awaitable[Any]]]:
-    """Whether a handler is to be awaited: an `async def`, a partial of one, or an object that is called as one."""
+    """Whether a handler must be awaited: an `async def`, a partial of one, or an object with an async `__call__`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def refuse_generator(handler: Callable[..., Any]) -> None:
-    """A function that yields does nothing when it is called: its jobs would be done without a line of it run."""
+    """Refuse a function that yields: a call of it runs none of its lines, and its jobs would count as done."""
     for is_kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         if is_kind(handler) or is_kind(type(handler).__call__):
             raise CallerError(
-                f"{handler!r} is a generator, which does nothing when it is called: write it without yield"
+                f"handler must be a function, got the generator {handler!r}, which does nothing when called: write it "
+                "without yield"
             )
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None], hurry: Callable[[], None]) -> None:
-    """Finish something, also if this task is cancelled meanwhile, again and again."""
+    """Finish a coroutine, even if this task is cancelled meanwhile, any number of times."""
     task = asyncio.get_running_loop().create_task(work)
     was_cancelled = False
     while not task.done():

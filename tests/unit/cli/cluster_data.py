@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.cluster_view import Line, Member, Report, View
+from penstock.cli.cluster.view import Line, Member, Report, View
 from penstock.client.addresses import Address
 
 

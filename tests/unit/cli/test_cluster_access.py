@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.cluster_access import Access, everybody, one_line
-from penstock.cli.cluster_view import ask, look
+from penstock.cli.cluster.access import Access, at_each, one_line
+from penstock.cli.cluster.view import ask, view_cluster
 from penstock.client.addresses import Address
 from penstock.errors import PeerError
 from tests.unit.client.scripted import Answer, Scripted, always, server
@@ -39,9 +39,9 @@ def place(peer: Scripted) -> Address:
     ("reply", "hint"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "add --tls"),
-        (b"-ERR unknown command 'CLUSTER'\r\n", "no Penstock or Disque node, going by its answer: ERR unknown command"),
-        (b"-ERR This instance has cluster support disabled\r\n", "no Penstock or Disque node"),
-        (b"+OK\r\n", "no Penstock or Disque node, going by its answer: OK"),
+        (b"-ERR unknown command 'CLUSTER'\r\n", "not a Penstock or Disque node: it answered ERR unknown command"),
+        (b"-ERR This instance has cluster support disabled\r\n", "not a Penstock or Disque node"),
+        (b"+OK\r\n", "not a Penstock or Disque node: it answered OK"),
         (b"-NOAUTH Authentication required.\r\n", "NOAUTH Authentication required. Use --password"),
         (b"-LOADING Disque is loading the dataset in memory\r\n", "LOADING"),
         (b"-DENIED Disque is running in protected mode\r\n", "DENIED"),
@@ -95,7 +95,7 @@ def test_an_address_where_another_node_answers_is_told() -> None:
     with server(node(f"{OTHER} :7711 myself 0 0 connected\n")) as other:
         lines = f"{ME} :7711 myself 0 0 connected\n{'c' * 40} 127.0.0.1:{other.port} noflags 0 0 connected\n"
         with server(node(lines)) as peer:
-            seen = look(Access(), place(peer))
+            seen = view_cluster(Access(), place(peer))
     assert [member.problem for member in seen.silent] == ["another node answers there: bbbbbbbb"]
 
 
@@ -105,7 +105,7 @@ def test_nodes_that_only_others_know_are_asked_too() -> None:
         with server(node(middle_lines)) as middle:
             lines = f"{ME} :7711 myself 0 0 connected\n{'c' * 40} 127.0.0.1:{middle.port} noflags 0 0 connected\n"
             with server(node(lines)) as first:
-                seen = look(Access(), place(first))
+                seen = view_cluster(Access(), place(first))
     assert {member.id: member.link for member in seen.members} == {ME: "itself", "c" * 40: "up", OTHER: "unknown"}
     assert len(seen.answering) == 3
 
@@ -113,9 +113,9 @@ def test_nodes_that_only_others_know_are_asked_too() -> None:
 def test_a_handshake_is_a_note_and_no_member() -> None:
     lines = f"{ME} :7711 myself 0 0 connected\n{OTHER} 127.0.0.1:1 handshake 0 0 connected\n"
     with server(node(lines)) as peer:
-        seen = look(Access(), place(peer))
+        seen = view_cluster(Access(), place(peer))
         assert len(seen.members) == 1
-        assert seen.notes == [f"{place(peer)} is getting to know 127.0.0.1:1."]
+        assert seen.notes == [f"{place(peer)} is in a handshake with 127.0.0.1:1."]
 
 
 def test_one_of_many_that_fails_is_its_own_result() -> None:
@@ -124,7 +124,7 @@ def test_one_of_many_that_fails_is_its_own_result() -> None:
             raise PeerError("no\nadvice")
         return address.port
 
-    results = everybody(work, [Address("a", 1), Address("a", 2), Address("a", 1)])
+    results = at_each(work, [Address("a", 1), Address("a", 2), Address("a", 1)])
     assert list(results) == [Address("a", 1), Address("a", 2)]
     assert results[Address("a", 1)] == 1
     failure = results[Address("a", 2)]

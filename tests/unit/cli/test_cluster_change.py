@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import cluster_change as change
-from penstock.cli import cluster_undo
-from penstock.cli.cluster_access import Access
-from penstock.cli.cluster_view import Report, View
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.cluster import change
+from penstock.cli.cluster.access import Access
+from penstock.cli.cluster.view import Report, View
+from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address
 from penstock.errors import OperatorError, PeerError
 from tests.unit.cli.cluster_data import line, member, node_id, report, view
@@ -48,7 +47,7 @@ class World(Access):
             raise PeerError("refused")
         return self.report(number)
 
-    def look(self, _access: Access, address: Address) -> View:
+    def view_cluster(self, _access: Access, address: Address) -> View:
         first = address.port - 7710
         if first == 3 and not self.met:
             return view(member(3, self.report(3), "itself"))
@@ -70,16 +69,15 @@ class World(Access):
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     clock = SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep)
-    for module in (change, cluster_undo):
-        monkeypatch.setattr(module, "ask", made.ask)
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(change, "look", made.look)
+    monkeypatch.setattr(change, "ask", made.ask)
+    monkeypatch.setattr(change, "time", clock)
+    monkeypatch.setattr(change, "view_cluster", made.view_cluster)
     monkeypatch.setattr(change, "_reachable_ip", lambda *_places: "10.0.0.1")
     return made
 
 
 def add(world: World) -> int:
-    return change.add(world, NEW, OLD, False, 10, Voice())
+    return change.add(world, NEW, OLD, False, 10, EventPrinter())
 
 
 def test_an_add_that_failed_leaves_the_cluster_as_it_was(world: World) -> None:
@@ -116,7 +114,7 @@ def test_a_node_that_was_in_the_cluster_before_is_not_forgotten(world: World) ->
     world.knows[1].add(3)
     world.met = True
     world.linked = repeat(False)
-    with pytest.raises(OperatorError, match="was known in the cluster before"):
+    with pytest.raises(OperatorError, match="was in the cluster before"):
         add(world)
     assert 3 in world.knows[1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import cluster
-from penstock.cli.cluster_access import access
+from penstock.cli.cluster.access import access
 from penstock.errors import CallerError
 
 SOURCE = Path(cluster.__file__).parents[2]
@@ -52,9 +52,9 @@ def test_a_wrong_command_line_is_exit_code_2(words: list[str], hint: str, capsys
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["create", "0"], "1 to 50 nodes"),
-        (["create", "51"], "1 to 50 nodes"),
-        (["create", "3", "--base-port", "60000"], "--base-port 60000 can't be"),
+        (["create", "0"], "must be 1 to 50, got"),
+        (["create", "51"], "must be 1 to 50, got"),
+        (["create", "3", "--base-port", "60000"], "--base-port must be 1 to 22765, got 60000"),
         (["status", "127.0.0.1:x"], "port is no number"),
         (["status", "--key", "k.pem"], "--key needs --cert"),
         (["status", "--cacert", "/no/such.pem"], "/no/such.pem"),
@@ -76,5 +76,5 @@ def test_the_overview_is_shown_without_loading_what_only_commands_need() -> None
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
-    for name in ("rich", "penstock.broker.core", "penstock.cli.cluster_change"):
+    for name in ("rich", "penstock.broker.core", "penstock.cli.cluster.change"):
         assert f"'{name}'" not in ended.stderr

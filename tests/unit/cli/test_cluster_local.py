@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.config import load as load_config
-from penstock.cli import cluster_create
-from penstock.cli import cluster_local as local
-from penstock.cli.cluster_local import LocalNode, choose_ports
-from penstock.cli.cluster_voice import Voice
+from penstock.cli.cluster import create, local
+from penstock.cli.cluster.local import LocalNode, choose_ports
+from penstock.cli.output import EventPrinter
 from penstock.errors import CallerError, OperatorError
 
 END = 32_768
@@ -32,7 +31,7 @@ def test_the_port_of_the_bus_must_be_free_as_well() -> None:
 
 def test_the_bus_stays_below_the_ports_of_outgoing_connections() -> None:
     assert choose_ports(END - 10_002, 2, END, lambda port: True) == [END - 10_002, END - 10_001]
-    with pytest.raises(CallerError, match="not 3 free ports from 22766 on"):
+    with pytest.raises(CallerError, match="Fewer than 3 ports are free from 22766 on"):
         choose_ports(END - 10_002, 3, END, lambda port: True)
 
 
@@ -65,7 +64,7 @@ def test_a_directory_that_has_a_cluster_is_not_taken_for_another(made: Path) -> 
 
 def test_a_directory_of_somebody_elses_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "node-2").mkdir()
-    with pytest.raises(CallerError, match="node-2 is there"):
+    with pytest.raises(CallerError, match="without node-2, got"):
         local.prepare(tmp_path, 2, 7711)
     assert [path.name for path in tmp_path.iterdir()] == ["node-2"]
 
@@ -80,14 +79,14 @@ def test_only_what_was_made_is_deleted(made: Path) -> None:
 @pytest.mark.parametrize("name", ["..", "../../elsewhere", "node-1/..", "/tmp"])
 def test_a_list_that_names_something_else_deletes_nothing(made: Path, name: str) -> None:
     (made / "cluster.json").write_text(f'{{"nodes": [{{"name": "{name}", "port": 7711}}]}}')
-    with pytest.raises(OperatorError, match="no node of ours"):
+    with pytest.raises(OperatorError, match="must name nodes such as node-1"):
         local.delete(made)
     assert (made / "node-1").exists()
 
 
 def test_a_list_that_is_damaged_is_told(made: Path) -> None:
     (made / "cluster.json").write_text("{")
-    with pytest.raises(OperatorError, match="is not what `penstock cluster create` wrote"):
+    with pytest.raises(OperatorError, match="is not a file of `penstock cluster create`"):
         local.load(made)
 
 
@@ -198,13 +197,13 @@ def test_a_process_of_another_user_is_told(
     node: LocalNode, holder: Holder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "kill", refuse)
-    assert cluster_create.stop(node.directory.parent, Voice()) == 1
-    assert f"process {holder.process.pid}, which is another user's" in capsys.readouterr().err
+    assert create.stop(node.directory.parent, EventPrinter()) == 1
+    assert f"process {holder.process.pid} of another user" in capsys.readouterr().err
 
 
 def test_a_directory_of_another_user_is_told(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: refuse())
-    assert cluster_create.stop(node.directory.parent, Voice()) == 1
+    assert create.stop(node.directory.parent, EventPrinter()) == 1
     assert f"Can't use {node.directory}: Operation not permitted" in capsys.readouterr().err

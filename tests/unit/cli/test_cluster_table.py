@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli import cluster_table as table
-from penstock.cli.cluster_table import Column
+from penstock.cli.cluster import table
+from penstock.cli.cluster.table import Column
 
 COLUMNS = (Column[int]("NAME", False, lambda n: f"n{n}"), Column[int]("SQUARE", True, lambda n: str(n * n)))
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from penstock.cli.cluster_change import find, unacquainted
-from penstock.cli.cluster_status import as_json, as_text
-from penstock.cli.cluster_view import disagreements, parse_info, parse_nodes, problems
+from penstock.cli.cluster.change import find, unacquainted
+from penstock.cli.cluster.status import as_json, as_text
+from penstock.cli.cluster.view import disagreements, parse_info, parse_nodes, problems
 from penstock.client.addresses import Address
 from penstock.errors import CallerError
 from tests.unit.cli.cluster_data import line, member, node_id, report, trio, view
@@ -132,8 +132,8 @@ NODE      ADDRESS        STATE    LINK    SEES  JOBS  ACKED  QUEUES     MEMORY  
 33333333  10.0.0.1:7713  fail     down       -     -      -       -          -        -  -         -              -
 
 3 nodes, 2 answering.
-12 jobs held, copies included (2 of them acked, and not yet forgotten everywhere).
-10.0.0.1:7712 is draining: it still holds 4 jobs.
+12 jobs held, copies included (2 of them acked, and not yet removed from all nodes).
+10.0.0.1:7712 is draining: it still has 4 jobs.
 Warning: 10.0.0.1:7713 can't be asked: Connection refused"""
     )
 
@@ -173,7 +173,7 @@ def test_a_name_that_fits_no_node_is_answered_with_those_there_are(who: str) -> 
 
 def test_a_name_that_fits_two_nodes_is_refused() -> None:
     twins = view(member(1, report(1), "itself"), member(1, None))
-    with pytest.raises(CallerError, match="more than one"):
+    with pytest.raises(CallerError, match="fits several of them"):
         find(twins, "1111")
 
 
@@ -184,14 +184,14 @@ def test_nodes_that_have_yet_to_meet_are_paired_both_ways() -> None:
         member(2, report(2, line(1))),
         member(3, report(3, line(2), line(1, is_linked=False))),
     )
-    pairs = [(pair.who, str(pair.whom)) for pair in unacquainted(seen, node_id(3), new)]
+    pairs = [(pair.name, str(pair.unseen)) for pair in unacquainted(seen, node_id(3), new)]
     assert pairs == [("10.0.0.1:7712", "10.0.0.1:7713"), ("10.0.0.1:7713", "10.0.0.1:7711")]
     assert unacquainted(trio(), node_id(3), new) == []
 
 
 def test_a_node_that_nobody_knows_yet_is_to_meet_everybody() -> None:
     new = Address("10.0.0.1", 7714)
-    assert [pair.who for pair in unacquainted(trio(), node_id(4), new)] == [
+    assert [pair.name for pair in unacquainted(trio(), node_id(4), new)] == [
         "10.0.0.1:7711",
         "10.0.0.1:7712",
         "10.0.0.1:7713",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.cli import shell_format
+from penstock.cli.shell import formats
 from penstock.client.replies import Pairs, Status
 from penstock.errors import ReplyError
 
@@ -24,11 +24,11 @@ HUMAN = r"""
 
 
 def test_human_form_of_a_nested_reply() -> None:
-    assert shell_format.human(NESTED).decode() == HUMAN
+    assert formats.human(NESTED).decode() == HUMAN
 
 
 def test_human_form_aligns_numbers_of_different_width() -> None:
-    lines = shell_format.human([[1, 2], *range(9)]).decode().splitlines()
+    lines = formats.human([[1, 2], *range(9)]).decode().splitlines()
     assert lines[:3] == [" 1) 1) (integer) 1", "    2) (integer) 2", " 2) (integer) 0"]
     assert lines[-1] == "10) (integer) 8"
 
@@ -50,18 +50,18 @@ def test_human_form_aligns_numbers_of_different_width() -> None:
     ],
 )
 def test_human_form(value: object, text: str) -> None:
-    assert shell_format.human(value).decode() == text + "\n"
+    assert formats.human(value).decode() == text + "\n"
 
 
 def test_no_reply_can_send_control_codes_to_the_terminal() -> None:
     evil = "\x1b]0;title\x07"
     for value in (evil.encode(), Status(evil.encode()), ReplyError(evil)):
-        assert b"\x1b" not in shell_format.human(value)
+        assert b"\x1b" not in formats.human(value)
 
 
 def test_colours_wrap_the_text_and_change_nothing_else() -> None:
-    assert shell_format.human(ReplyError("ERR x"), color=True) == b"\x1b[31m(error) ERR x\x1b[0m\n"
-    assert shell_format.human(b"x", color=True) == shell_format.human(b"x")
+    assert formats.human(ReplyError("ERR x"), color=True) == b"\x1b[31m(error) ERR x\x1b[0m\n"
+    assert formats.human(b"x", color=True) == formats.human(b"x")
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_colours_wrap_the_text_and_change_nothing_else() -> None:
     ],
 )
 def test_raw_form(value: object, text: bytes) -> None:
-    assert shell_format.raw(value) == text
+    assert formats.raw(value) == text
 
 
 def test_raw_form_with_another_delimiter() -> None:
-    assert shell_format.raw([b"a", b"b"], b"; ") == b"a; b\n"
+    assert formats.raw([b"a", b"b"], b"; ") == b"a; b\n"
 
 
 def test_csv_form() -> None:
     expected = '1,"a",,NIL,"x","y","q\\"\\\\\\r\\n\\t\\x01\\xc3\\xa9",ERROR,"ERR boo","OK"\n'
-    assert shell_format.csv(NESTED).decode() == expected
+    assert formats.csv(NESTED).decode() == expected
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def test_csv_form() -> None:
     ],
 )
 def test_json_form(value: object, expected: object) -> None:
-    text = shell_format.as_json(value)
+    text = formats.as_json(value)
     assert json.loads(text) == expected
     assert text.count(b"\n") == 1

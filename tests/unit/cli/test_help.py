@@ -3,37 +3,38 @@
 import pytest
 
 from penstock.broker.commands.table import COMMANDS, GROUPS
-from penstock.cli import shell_help, shell_words
+from penstock.cli.shell import command_help
+from penstock.cli.shell.session import repetition, split_line
 from penstock.errors import CallerError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_command(name: str) -> None:
-    text = shell_help.help_text([name])
-    assert text == shell_help.help_text([name.upper()])
+    text = command_help.help_text([name])
+    assert text == command_help.help_text([name.upper()])
     assert COMMANDS[name].syntax in text
     assert COMMANDS[name].summary in text
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_help_of_a_group_lists_its_commands_and_no_others(group: str) -> None:
-    text = shell_help.help_text([f"@{group}"])
+    text = command_help.help_text([f"@{group}"])
     assert text.count("summary:") == sum(info.group == group for info in COMMANDS.values())
 
 
 def test_help_alone_names_every_command() -> None:
-    words = shell_help.help_text([]).split()
+    words = command_help.help_text([]).split()
     assert {name.upper() for name in COMMANDS} <= set(words)
 
 
 @pytest.mark.parametrize("topic", ["nope", "@nope"])
 def test_help_on_nothing_says_what_to_do(topic: str) -> None:
-    assert shell_help.help_text([topic]).startswith("There is no ")
+    assert command_help.help_text([topic]).startswith("There is no ")
 
 
 def test_help_tells_our_commands_from_the_originals() -> None:
-    assert "Disque has no such command" in shell_help.help_text(["CLAIM"])
-    assert "Disque has no such command" not in shell_help.help_text(["GETJOB"])
+    assert "Disque has no such command" in command_help.help_text(["CLAIM"])
+    assert "Disque has no such command" not in command_help.help_text(["GETJOB"])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_help_tells_our_commands_from_the_originals() -> None:
     ],
 )
 def test_completion(before: str, expected: list[str]) -> None:
-    assert shell_help.completions(before) == expected
+    assert command_help.completions(before) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,20 +76,20 @@ def test_completion(before: str, expected: list[str]) -> None:
     ],
 )
 def test_hint(typed: str, expected: str) -> None:
-    assert shell_help.hint(typed) == expected
+    assert command_help.hint(typed) == expected
 
 
 def test_a_line_is_split_into_bytes() -> None:
-    assert shell_words.split("ADDJOB 'my q' \"\\xff\\n\" é\udcff") == [
+    assert split_line("ADDJOB 'my q' \"\\xff\\n\" é\udcff") == [
         b"ADDJOB", b"my q", b"\xff\n", b"\xc3\xa9\xff"
     ]  # fmt: skip
 
 
 def test_a_quote_that_is_not_closed_is_the_users_error() -> None:
     with pytest.raises(CallerError, match=r"Invalid argument\(s\)"):
-        shell_words.split('PING "x')
+        split_line('PING "x')
 
 
 def test_a_number_in_front_repeats() -> None:
-    assert shell_words.repetition([b"5", b"PING"]) == (5, [b"PING"])
-    assert shell_words.repetition([b"5"]) == (1, [b"5"])
+    assert repetition([b"5", b"PING"]) == (5, [b"PING"])
+    assert repetition([b"5"]) == (1, [b"5"])

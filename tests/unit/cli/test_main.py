@@ -11,8 +11,9 @@ from typing import IO
 import pytest
 
 from penstock import errors
-from penstock.cli import check_aof, main, shell, shell_options
+from penstock.cli import check_aof, main, shell
 from penstock.cli.main import GROUPS
+from penstock.cli.shell.options import parse
 
 SOURCE = Path(main.__file__).parents[2]
 
@@ -126,15 +127,15 @@ def test_an_unknown_command_is_answered_with_the_nearest_one(capsys: pytest.Capt
         (["cli", "-p"], "-p needs a value"),
         (["cli", "-p", "0"], "from 1 to 65535"),
         (["cli", "-p", "seven"], "'seven'"),
-        (["cli", "-r", "-2", "PING"], "-r needs a whole number"),
-        (["cli", "-i", "soon", "PING"], "-i needs seconds"),
+        (["cli", "-r", "-2", "PING"], "-r must be a whole number"),
+        (["cli", "-i", "soon", "PING"], "-i must be a number of seconds"),
         (["cli", "-x"], "-x needs a command"),
         (["cli", "--stat", "PING"], "--stat takes no command"),
         (["cli", "--key", "k.pem", "PING"], "--key needs --cert"),
         (["cli", "--cacert", "/no/such.pem", "PING"], "/no/such.pem"),
-        (["check-aof"], "Name one journal file"),
+        (["check-aof"], "needs one journal file, got 0"),
         (["check-aof", "--repair", "x"], "--repair"),
-        (["check-aof", "/no/such.aof"], "There is no file /no/such.aof"),
+        (["check-aof", "/no/such.aof"], "/no/such.aof must be a file that exists"),
     ],
 )
 def test_a_users_mistake_is_exit_code_2_and_says_what_to_do(
@@ -233,19 +234,19 @@ def test_every_groups_module_has_a_run() -> None:
 
 
 def test_options_of_the_shell_end_at_the_command() -> None:
-    options = shell_options.parse(["-p", "7712", "ADDJOB", "q", "-h", "0", "--csv"])
+    options = parse(["-p", "7712", "ADDJOB", "q", "-h", "0", "--csv"])
     assert (options.port, options.output) == (7712, "")
     assert options.command == [b"ADDJOB", b"q", b"-h", b"0", b"--csv"]
 
 
 def test_two_dashes_end_the_options_too() -> None:
-    assert shell_options.parse(["-r", "2", "--", "--odd", "name"]).command == [b"--odd", b"name"]
+    assert parse(["-r", "2", "--", "--odd", "name"]).command == [b"--odd", b"name"]
 
 
 def test_the_password_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PASSWORD", "from the environment")
-    assert shell_options.parse(["PING"]).password == "from the environment"
-    assert shell_options.parse(["-a", "given", "PING"]).password == "given"
+    assert parse(["PING"]).password == "from the environment"
+    assert parse(["-a", "given", "PING"]).password == "given"
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_a_unique_key_gives_the_first_id_again(shell: Shell) -> None:
 def test_what_would_be_ignored_is_refused(shell: Shell) -> None:
     with pytest.raises(CallerError, match="--unique"):
         shell("push", "q", "a", "--unique-for", "60")
-    with pytest.raises(CallerError, match="--lines takes the bodies from standard input"):
+    with pytest.raises(CallerError, match="--lines reads the bodies from standard input"):
         shell("push", "q", "--lines", "a", given=b"one\ntwo\n")
     assert shell("size", "q") == "0\n"
 
@@ -223,7 +223,7 @@ def test_a_queue_is_not_moved_to_itself(shell: Shell) -> None:
 def test_counters_that_no_other_process_sees_are_not_printed(shell: Shell, tmp_path: Path) -> None:
     shell.url = f"sqlite:///{tmp_path}/jobs.db?stats=memory:"
     shell("push", "q", "a")
-    with pytest.raises(Unsupported, match="each process counts for itself"):
+    with pytest.raises(Unsupported, match="each process has only its own counts"):
         shell("stats", "q")
 
 

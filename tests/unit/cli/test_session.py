@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.cli.shell_options import Options
-from penstock.cli.shell_session import Session
+from penstock.cli.shell.options import Options
+from penstock.cli.shell.session import Session
 from penstock.errors import ConnectionLost
 from tests.unit.client.scripted import Scripted, always, server
 

@@ -93,13 +93,16 @@ def test_of_a_traceback_the_sentence_at_its_end_is_said(
     ("words", "complaint"),
     [
         (["drain", "sqlite:///{}/jobs.db", "jobs", "--to", "parquet:{}/out", "--lease", "0"], "the option lease"),
-        (["drain", "memory:", "jobs", "--to", "parquet:{}/out"], "lives in one process"),
-        (["fill", "memory:jobs", "jobs", "--from", "parquet:{}"], "lives in one process"),
+        (["drain", "memory:", "jobs", "--to", "parquet:{}/out"], "a store that processes can share"),
+        (["fill", "memory:jobs", "jobs", "--from", "parquet:{}"], "a store that processes can share"),
         (
             ["fill", "sqlite:///{}/j.db", "jobs", "--from", "parquet:{}", "--option", "delay"],
             "--option must be KEY=VALUE",
         ),
-        (["fill", "sqlite:///{}/j.db", "jobs", "--from", "parquet:{}", "--option", "use=x"], "has no option use"),
+        (
+            ["fill", "sqlite:///{}/j.db", "jobs", "--from", "parquet:{}", "--option", "use=x"],
+            "got use",
+        ),
     ],
 )
 def test_options_that_can_not_be_are_refused_before_spark_starts(

@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from penstock import blocking
-from penstock.cli import main, worker, worker_help
+from penstock.cli import main, worker
 from penstock.errors import CallerError
 from penstock.queues.backoff import Exponential, Fixed
 
@@ -34,13 +34,13 @@ def exit_code(*words: str) -> int | str | None:
 def test_the_help_explains_every_option() -> None:
     options = {name for option in get_command(worker.app).params for name in option.opts if name.startswith("-")}
     assert len(options) > 12
-    assert [name for name in sorted(options) if name not in worker_help.USAGE] == []
+    assert [name for name in sorted(options) if name not in worker.USAGE] == []
 
 
 @pytest.mark.parametrize("words", [[], ["-h"], ["memory:", "mail", "shop_c:send", "--help"]])
 def test_help_can_be_had_everywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*words) == 0
-    assert capsys.readouterr().out == worker_help.USAGE
+    assert capsys.readouterr().out == worker.USAGE
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,26 @@ def test_help_can_be_had_everywhere(words: list[str], capsys: pytest.CaptureFixt
         (["memory:", "mail", "send"], "module:function"),
         (["memory:", "mail", "shop_none:send"], "no module 'shop_none'"),
         (["memory:", "mail", "shop_c:sned"], "it has post, send"),
-        (["memory:", "mail", "shop_c:number"], "no function"),
+        (["memory:", "mail", "shop_c:number"], "must be a function, got int"),
         (["mail", "memory:", "shop_c:send"], "must begin with a scheme"),
         (["nowhere://x", "mail", "shop_c:send"], "known are"),
         (["memory:", "mail", "shop_c:send", "--lease", "-1"], "lease"),
         (["memory:", "mail", "shop_c:send", "--time-limit", "0"], "time_limit"),
         (["memory:", "mail", "shop_c:send", "--concurrency", "0"], "--concurrency"),
         (["memory:", "mail", "shop_c:send", "--concurrency", "99999999"], "concurrency"),
-        (["memory:", "mail", "shop_c:send", "--processes", "99999999"], "99999999 processes"),
-        (["memory:", "mail", "shop_c:send", "--backoff", "soon"], "--backoff soon"),
-        (["memory:", "mail", "shop_c:send", "--log", "xml"], "--log xml"),
-        (["memory:", "mail", "shop_c:send", "--name", "a:b"], "name"),
+        (["memory:", "mail", "shop_c:send", "--processes", "99999999"], "processes must be 1 to 512, got 99999999"),
+        (
+            ["memory:", "mail", "shop_c:send", "--backoff", "soon"],
+            "--backoff must be seconds, such as 5, or a range that doubles, such as 1..600, got soon",
+        ),
+        (["memory:", "mail", "shop_c:send", "--log", "xml"], "--log must be text or json, got xml"),
+        (["memory:", "mail", "shop_c:send", "--namespace", "a:b"], "name"),
         (["memory:", "mail", "shop_c:send", "--nope"], "--nope"),
+        (
+            ["memory:", "mail", "shop_c:send", "--stop-within", "5"],
+            "the option --stop-within is now --shutdown-timeout",
+        ),
+        (["--name=shop", "memory:", "mail", "shop_c:send"], "the option --name is now --namespace"),
     ],
 )
 def test_a_users_mistake_is_exit_code_2_and_says_what_to_do(
@@ -96,7 +104,9 @@ def test_a_dead_server_is_exit_code_1_and_one_line(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("function", ["shop_c:send", "shop_c:post"])
 def test_empty_queues_end_it(function: str) -> None:
-    assert exit_code("memory:", "mail", "sms", function, "--until-empty", "--max-tries", "3", "--name", "other") == 0
+    assert (
+        exit_code("memory:", "mail", "sms", function, "--until-empty", "--max-tries", "3", "--namespace", "other") == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +126,7 @@ def test_back_offs_can_be_written(text: str, expected: object) -> None:
     "text", ["", "x", "1..", "1..x", "1..5*", "-1", "1..5*0.5", "nan", "inf", "1..nan", "1..inf", "1..9*nan", "1e300"]
 )
 def test_what_is_no_back_off_is_refused(text: str) -> None:
-    with pytest.raises(CallerError, match=f"--backoff {re.escape(text)}: "):
+    with pytest.raises(CallerError, match=f"--backoff ({re.escape(text)}: |must be .*, got {re.escape(text)}$)"):
         worker.parse_backoff(text)
 
 
@@ -140,7 +150,7 @@ async def hang_on(job):
 def test_a_function_that_hangs_is_an_error_that_names_the_way_out(
     function: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.worker.tasks.CANCEL_S", 0.05)
+    monkeypatch.setattr("penstock.worker.runners.CANCEL_S", 0.05)
     monkeypatch.delitem(sys.modules, "shop_d", raising=False)
     (here / "shop_d.py").write_text(HANGING)
     url = f"memory:shop-{function}"

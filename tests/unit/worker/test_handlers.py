@@ -38,7 +38,7 @@ def test_a_function_of_a_module_in_the_current_directory_is_found(here: Path) ->
         ("shop_none:send", "", "no module 'shop_none'"),
         ("shop_b.sub:send", "", "no module 'shop_b.sub'"),
         ("shop_b:sned", "def send(job): pass", "it has send"),
-        ("shop_b:number", "number = 3", "is no function but int"),
+        ("shop_b:number", "number = 3", "must be a function, got int"),
         ("shop_b:send", "import nothing_like_it", "nothing_like_it"),
         ("shop_b:send", "\nraise ValueError('no settings')", r"ValueError: no settings \(.*shop_b.py, line 2\)"),
         ("shop_b:send", "def send(:", "SyntaxError"),

@@ -41,7 +41,7 @@ async def test_leases_are_kept_while_the_worker_stops() -> None:
             worker.stop()
             await asyncio.sleep(100)
 
-        worker = Worker(store, "mail", handle, lease=10, stop_within=200)
+        worker = Worker(store, "mail", handle, lease=10, shutdown_timeout=200)
         summary = await worker.run()
         assert (summary.done, summary.lost) == (1, 0)
 

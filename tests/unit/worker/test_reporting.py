@@ -8,10 +8,9 @@ import pytest
 
 import penstock
 from penstock import Fail, Fixed, Job, Summary, Worker
-from penstock.worker.events import LEVELS, say
-from penstock.worker.intake import PREFETCH_MAX
-from penstock.worker.logs import LINES_A_SECOND, JsonFormatter, LeftOut, Sparing, TextFormatter, facts_of
-from penstock.worker.reporting import HOOKS_MAX
+from penstock.worker.logs import LINES_A_SECOND, EventFilter, JsonFormatter, RateLimit, TextFormatter, facts_of
+from penstock.worker.prefetch import PREFETCH_MAX
+from penstock.worker.reporting import HOOKS_MAX, LEVELS, log_event
 from penstock.worker.worker import Handler
 from tests.unit.worker.virtual_time import memory_store, virtual
 
@@ -104,7 +103,7 @@ async def test_hooks_that_await_without_end_keep_neither_jobs_nor_the_end() -> N
             begun += 1
             await asyncio.Event().wait()
 
-        worker = Worker(store, "mail", _succeed, on_done=done, stop_within=5)
+        worker = Worker(store, "mail", _succeed, on_done=done, shutdown_timeout=5)
         run = asyncio.create_task(worker.run())
         await asyncio.sleep(1000)
         # Not more jobs are run than hooks may be pending.
@@ -247,7 +246,7 @@ def test_where_an_error_arose_is_told_only_to_who_wants_much(caplog: pytest.LogC
     try:
         raise ValueError("here")
     except ValueError as problem:
-        say("retry", "mail 1 again", problem)
+        log_event("retry", "mail 1 again", problem)
     (record,) = caplog.records
     assert "Traceback" not in TextFormatter(False, False).format(record)
     assert "Traceback" in TextFormatter(False, True).format(record)
@@ -256,7 +255,7 @@ def test_where_an_error_arose_is_told_only_to_who_wants_much(caplog: pytest.LogC
 
 
 def test_only_so_many_lines_a_second_are_said_about_single_jobs() -> None:
-    sparing = Sparing()
+    sparing = RateLimit()
     records = [record_of("retry") for _ in range(100)]
     for at, record in enumerate(records):
         record.created = 1000.0 + at // 50  # two seconds
@@ -265,7 +264,7 @@ def test_only_so_many_lines_a_second_are_said_about_single_jobs() -> None:
 
 
 def test_events_can_be_left_out() -> None:
-    quiet = LeftOut({"summary"})
+    quiet = EventFilter({"summary"})
     assert not quiet.filter(record_of("summary"))
     assert quiet.filter(record_of("retry"))
     assert quiet.filter(logging.LogRecord("shop", logging.INFO, "x.py", 1, "sold", None, None))

@@ -12,9 +12,9 @@ import penstock
 from penstock import Job, JobState, Store, Summary, Worker, blocking
 from penstock.errors import CallerError
 from penstock.queues.dead_letter import ERROR
-from penstock.worker.held import Held
+from penstock.worker.outcomes import InFlightJob
+from penstock.worker.runners import TaskRunner
 from penstock.worker.settling import Settler
-from penstock.worker.tasks import Tasks
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 PROCESS_S = 20.0  # real time, for what needs real signals
@@ -57,7 +57,7 @@ async def test_what_is_not_done_in_time_goes_back_at_once_and_counts_as_a_try() 
                 cancelled_at.append(asyncio.get_running_loop().time())
                 raise
 
-        worker = Worker(store, "mail", handle, stop_within=30, backoff=lambda tries: 1000.0)
+        worker = Worker(store, "mail", handle, shutdown_timeout=30, backoff=lambda tries: 1000.0)
         began = asyncio.get_running_loop().time()
         summary = await worker.run()
         assert [round(at - began) for at in cancelled_at] == [30]
@@ -74,7 +74,7 @@ async def test_a_last_try_that_is_cut_off_ends_in_the_dead_letters() -> None:
             worker.stop()
             await asyncio.sleep(3600)
 
-        worker = Worker(store, "mail", handle, stop_within=1, max_tries=1)
+        worker = Worker(store, "mail", handle, shutdown_timeout=1, max_tries=1)
         await worker.run()
         assert await left(store) == []
         (job,) = await store.dead_letters().peek()
@@ -93,7 +93,7 @@ async def test_a_handler_that_ends_well_though_it_was_cancelled_is_done() -> Non
             except asyncio.CancelledError:
                 await asyncio.sleep(1)  # it brings its work to a good end
 
-        worker = Worker(store, "mail", handle, stop_within=1)
+        worker = Worker(store, "mail", handle, shutdown_timeout=1)
         summary = await worker.run()
         assert (summary.done, await left(store)) == (1, [])
 
@@ -114,7 +114,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
                     continue
             ended.set()
 
-        worker = Worker(store, "mail", handle, stop_within=1)
+        worker = Worker(store, "mail", handle, shutdown_timeout=1)
         summary = await worker.run()
         assert not ended.is_set()
         assert (summary.returned, await left(store)) == (1, [("x", 1, JobState.READY)])
@@ -133,7 +133,7 @@ async def test_the_second_wish_to_stop_gives_everything_back_at_once() -> None:
             worker.stop()
             await asyncio.sleep(3600)
 
-        worker = Worker(store, "mail", handle, stop_within=1000)
+        worker = Worker(store, "mail", handle, shutdown_timeout=1000)
         began = asyncio.get_running_loop().time()
         run = asyncio.create_task(worker.run())
         await asyncio.sleep(5)
@@ -184,7 +184,7 @@ async def test_a_stop_that_is_cancelled_hurries_and_still_gives_everything_back(
             worker.stop()
             await asyncio.sleep(3600)
 
-        worker = Worker(store, "mail", handle, stop_within=1000)
+        worker = Worker(store, "mail", handle, shutdown_timeout=1000)
         run = asyncio.create_task(worker.run())
         await asyncio.sleep(5)
         run.cancel()
@@ -202,10 +202,10 @@ async def test_a_task_that_was_made_and_has_not_begun_is_never_run() -> None:
         await queue.push("x")
         (job,) = await queue.reserve_many(1)
         ends: list[object] = []
-        tasks = Tasks(_fail, 1, None, lambda held, problem: ends.append(problem), None, 0, print)
-        held = Held(job, Settler(queue, 30, print, print, print), 0)
+        tasks = TaskRunner(_fail, 1, None, lambda held, problem: ends.append(problem), None, 0, print)
+        held = InFlightJob(job, Settler(queue, 30, print, print, print), 0)
         tasks.start(held)
-        assert tasks.cut(held, ValueError())
+        assert tasks.cancel(held, ValueError())
         await asyncio.sleep(1)
         assert (ends, tasks.busy) == ([], 0)
 
@@ -261,7 +261,7 @@ def test_a_signal_stops_all_workers_of_a_process(number: signal.Signals) -> None
 def test_the_third_signal_ends_all_workers_of_a_process_whose_handlers_do_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.worker.shift.CANCEL_S", 3600)  # what the second signal alone would take
+    monkeypatch.setattr("penstock.worker.run.CANCEL_S", 3600)  # what the second signal alone would take
 
     async def main() -> list[int]:
         async with penstock.connect("memory:") as store:

@@ -8,7 +8,7 @@ import pytest
 from penstock import Fixed, Job, JobState, Worker, blocking
 from penstock.queues.dead_letter import ERROR
 from penstock.worker.logs import facts_of
-from penstock.worker.running import CANCEL_S
+from penstock.worker.runners import CANCEL_S
 from tests.unit.worker.virtual_time import VirtualLoop, memory_store, virtual
 
 
@@ -38,7 +38,7 @@ async def test_one_that_overruns_its_time_limit_has_failed_and_frees_its_place()
         async with asyncio.timeout(1000):
             summary = await worker.run(until_empty=True)
         (job,) = await store.dead_letters().peek()
-        assert job.headers[ERROR] == "it took longer than its time limit of 5 s, and went on though it was cancelled"
+        assert job.headers[ERROR] == "it took longer than its time limit of 5 s, and went on after it was cancelled"
         assert (summary.done, summary.failed, worker.is_stuck) == (20, 1, False)
         # Its late end changes nothing.
         end.set()
@@ -106,7 +106,7 @@ async def test_a_worker_with_too_many_of_them_ends_itself(caplog: pytest.LogCapt
         async def handle(job: Job) -> None:
             await hang()
 
-        worker = Worker(store, "mail", handle, concurrency=2, time_limit=5, stuck_max=0, backoff=Fixed(600))
+        worker = Worker(store, "mail", handle, concurrency=2, time_limit=5, max_stuck=0, backoff=Fixed(600))
         async with asyncio.timeout(1000):
             await worker.run()
         assert worker.is_stuck
@@ -128,7 +128,7 @@ def test_a_program_ends_though_handlers_go_on(time_limit: float | None) -> None:
                 await hang()
 
             begun_so_far: list[Job] = []
-            worker = Worker(store, "mail", handle, time_limit=time_limit, stop_within=1, backoff=Fixed(600))
+            worker = Worker(store, "mail", handle, time_limit=time_limit, shutdown_timeout=1, backoff=Fixed(600))
             await worker.run()
 
     # What is left of it must not be waited for.
@@ -137,7 +137,7 @@ def test_a_program_ends_though_handlers_go_on(time_limit: float | None) -> None:
 
 
 def test_main_ends_though_a_handler_goes_on_and_catches_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.worker.shift.CANCEL_S", 0.05)
+    monkeypatch.setattr("penstock.worker.run.CANCEL_S", 0.05)
 
     async def handle(job: Job) -> None:
         worker.stop(now=True)

@@ -1,6 +1,7 @@
 """How jobs come in: as many at a time as wanted, ahead where it helps, of several queues, until there are none."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -346,7 +347,7 @@ async def test_a_worker_runs_once_at_a_time_and_may_run_again() -> None:
         worker = Worker(store, "mail", _nothing)
         run = asyncio.create_task(worker.run())
         await asyncio.sleep(1)
-        with pytest.raises(CallerError, match="runs already"):
+        with pytest.raises(CallerError, match="already running"):
             await worker.run()
         worker.stop()
         await run
@@ -385,14 +386,14 @@ async def _nothing(job: Job) -> None:
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        ({"concurrency": 0}, "concurrency=0"),
+        ({"concurrency": 0}, "concurrency must be 1 to 10000, got 0"),
         ({"lease": 0}, "lease must be above 0"),
-        ({"time_limit": 0}, "time_limit=0"),
-        ({"stop_within": -1}, "stop_within=-1"),
-        ({"prefetch": -1}, "prefetch=-1"),
+        ({"time_limit": 0}, "time_limit must be above 0 seconds, got 0"),
+        ({"shutdown_timeout": -1}, "shutdown_timeout must be at least 0 seconds, got -1"),
+        ({"prefetch": -1}, "prefetch must be at least 0 jobs, got -1"),
         ({"max_tries": -1}, "max_tries"),
         ({"handler": "send"}, "'send'"),
-        ({"queues": []}, "needs a queue"),
+        ({"queues": []}, "at least one queue, got none"),
         ({"store": 7}, "a URL"),
     ],
 )
@@ -402,8 +403,21 @@ def test_options_that_cannot_be_are_refused(options: dict[str, object], hint: st
         Worker(**given)
 
 
+@pytest.mark.parametrize(("old", "new"), [("stop_within", "shutdown_timeout"), ("stuck_max", "max_stuck")])
+def test_the_old_name_of_an_argument_gives_an_error_that_says_the_new_one(old: str, new: str) -> None:
+    given: dict[str, Any] = {"store": "memory:", "queues": "mail", "handler": _nothing, old: 1}
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument '{old}': it is now called '{new}'"):
+        Worker(**given)
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    given: dict[str, Any] = {"store": "memory:", "queues": "mail", "handler": _nothing, "speed": 1}
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'speed'$"):
+        Worker(**given)
+
+
 def test_max_tries_and_dead_letter_exclude_each_other() -> None:
-    with pytest.raises(CallerError, match="not both"):
+    with pytest.raises(CallerError, match="can't be given together"):
         Worker("memory:", "mail", _nothing, max_tries=1, dead_letter=DeadLetter(2))
 
 
@@ -417,4 +431,4 @@ def test_a_store_of_the_blocking_form_is_refused() -> None:
 
 def _count_run_times_in(monkeypatch: pytest.MonkeyPatch, loop: asyncio.AbstractEventLoop) -> None:
     """Let handlers take as long as the virtual clock says."""
-    monkeypatch.setattr("penstock.worker.tasks.perf_counter", loop.time)
+    monkeypatch.setattr("penstock.worker.runners.perf_counter", loop.time)

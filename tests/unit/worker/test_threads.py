@@ -245,7 +245,7 @@ def test_a_worker_with_too_many_functions_that_hang_ends_itself() -> None:
             async with penstock.connect("memory:") as store:
                 await store.queue("mail").push_many(range(5))
                 worker = Worker(
-                    store, "mail", handle, concurrency=2, time_limit=0.05, stuck_max=0, stop_within=PATIENCE_S
+                    store, "mail", handle, concurrency=2, time_limit=0.05, max_stuck=0, shutdown_timeout=PATIENCE_S
                 )
                 await worker.run()
                 assert worker.is_stuck
@@ -266,7 +266,7 @@ def test_what_runs_when_the_worker_must_end_goes_back_and_what_waits_has_no_try_
 
             async with penstock.connect("memory:") as store:
                 await store.queue("mail").push_many(range(3))
-                worker = Worker(store, "mail", handle, concurrency=1, prefetch=2, stop_within=0)
+                worker = Worker(store, "mail", handle, concurrency=1, prefetch=2, shutdown_timeout=0)
                 running = asyncio.create_task(worker.run())
                 await asyncio.to_thread(began.wait, PATIENCE_S)
                 worker.stop()
