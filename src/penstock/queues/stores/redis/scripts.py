@@ -1,9 +1,25 @@
-"""The Lua scripts, each with what it builds on. A call is one round trip, whatever the number of jobs."""
+"""The Lua scripts, and commands as bytes. A call of a script is one round trip, whatever the number of jobs."""
 
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import hiredis
+
+Argument = bytes | str | int
+
+
+def packed(words: Sequence[Argument]) -> bytes:
+    """Return a command in RESP."""
+    pack: Any = hiredis.pack_command
+    try:
+        command: bytes = pack(tuple(words))
+    except UnicodeEncodeError:
+        # Ids that are not UTF-8 were decoded with escapes, and are sent as they were.
+        command = pack(tuple(w.encode("utf-8", "surrogateescape") if isinstance(w, str) else w for w in words))
+    return command
 
 
 class Script(NamedTuple):
@@ -14,7 +30,7 @@ class Script(NamedTuple):
     sha: bytes
 
 
-# What each is made of; the last part does the work.
+# The files that each is made of; the last one does the work.
 _PARTS = {
     "push": ("queue", "adding", "push"),
     "pop": ("queue", "taking", "pop"),
@@ -43,7 +59,7 @@ _PARTS = {
 
 @cache
 def script(name: str) -> Script:
-    """The script of a name, read when it is first asked for."""
+    """Return a script by its name; it is read at the first use."""
     folder = files("penstock.queues.stores.redis") / "lua"
     text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in _PARTS[name])
     return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode())

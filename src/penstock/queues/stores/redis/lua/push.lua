@@ -1,4 +1,5 @@
--- Arguments: shift, channel or nothing, fields of a job (2, 4 or 6: see new_job), then the jobs. Gives their ids.
+-- Arguments: shift, channel or nothing, fields of a job (2, 4 or 6: see new_job), then the jobs. Returns their ids if they
+-- have unique keys; else nothing, since each has the id that was sent.
 local now = clock()
 local fields = tonumber(ARGV[3])
 local first = ARGV[2] ~= '' and first_of(queue)
@@ -29,4 +30,4 @@ end
 write()
 add_to_counter(queue, 'put', added)
 tell(queue, ARGV[2], first or nil, earliest, now)
-return ids
+return fields > 4 and ids or {}
