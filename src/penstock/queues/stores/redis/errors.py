@@ -109,17 +109,17 @@ def _refusal(problem: Exception, where: str) -> PenstockError | None:
 
 
 def _lost(problem: Exception, where: str, *, was_sent: bool, idempotent: bool) -> PenstockError:
+    text = str(problem).rstrip(".") or "timed out"  # what asyncio raises has no text
     if not was_sent:
-        text = str(problem).rstrip(".")
         return ConnectionLost(f"can't reach Redis at {where}: {text}. {_advice(problem, where)}")
     if not idempotent:
         return OutcomeUnknown(
-            f"lost the connection to Redis at {where} before its reply: {problem}. The command may have been executed, "
+            f"lost the connection to Redis at {where} before its reply: {text}. The command may have been executed, "
             "so it was not repeated"
         )
     if isinstance(problem, exceptions.TimeoutError | TimeoutError):
-        return TimedOut(f"Redis at {where} did not reply in time: {problem}")
-    return ConnectionLost(f"lost the connection to Redis at {where}: {problem}")
+        return TimedOut(f"Redis at {where} did not reply in time: {text}")
+    return ConnectionLost(f"lost the connection to Redis at {where}: {text}")
 
 
 def _advice(problem: BaseException, where: str) -> str:

@@ -1,5 +1,5 @@
--- Arguments: shift, the counter to add to or nothing, how many jobs have begun, id and token of each of those, then of each
--- that ends. Gives 1 or 0 for each that ends.
+-- Arguments: shift, the counter to add to or nothing, the number of jobs on which work has begun, id and token of each
+-- of those, then of each job to end. Returns 1 or 0 for each job to end.
 local begun, scores = tonumber(ARGV[3]), {}
 if begun > 0 then
   each_lease(4, 2, function(_, id, _, _, _, _, score)

@@ -1,8 +1,8 @@
--- Arguments: shift, the claim's key, lease in ms, how many, 1 to add to a claim that is there, 0 to begin one.
--- Gives 1 if this was so, and what `reserve` gives, then id and element of each; 0 if there is a claim already, or none to add
--- to. Without any job, no claim is begun. Nothing is added to a claim that somebody has asked for again: who was given its
--- jobs as all there are will end it as a whole.
-go_on_when_full()
+-- Arguments: shift, the claim's key, lease in ms, count, 1 to add to an existing claim, 0 to make a new one. Returns 1,
+-- what `reserve` returns, then id and element of each job; or 0 if a new claim exists already or an existing one
+-- doesn't. Without jobs no claim is made. Nothing is added to a claim that was renewed: the one who renewed it got all
+-- its jobs, and will end them as a whole.
+allow_when_full()
 local size = claim_size()
 if (size ~= nil) ~= (ARGV[5] == '1') or (size and call('HEXISTS', claim, 'whole') == 1) then
   return {0}

@@ -1,7 +1,7 @@
--- Arguments: shift, the claim's key, delay in ms to give jobs back after, or nothing to end them, from which of the claim's
--- jobs, to which. Gives how many jobs the claim was given, and how many of these it still had. With the last of them, the
--- claim goes.
-go_on_when_full()
+-- Arguments: shift, the claim's key, delay in ms to return jobs with, or nothing to end them, first and last number of
+-- the claim's jobs. Returns the number of the claim's jobs, and how many of these were still under it. After the last
+-- one the claim is removed.
+allow_when_full()
 local now = clock()
 local size = claim_size() or 0
 local from, to = tonumber(ARGV[4]), math.min(tonumber(ARGV[5]), size)

@@ -1,6 +1,6 @@
--- Claims. The ninth key is a hash of one claim, ARGV[2] its key: `n` is how many jobs it was given, `1` to `n` are their
--- ids, `whole` is there once its jobs were asked for again. It lives until the claim is acked or nacked. Whether a job is
--- still under it says the queue's hash of claimed jobs.
+-- Claims. KEYS[9] is the hash of one claim, ARGV[2] the claim's key: `n` is the number of its jobs, `1` to `n` are
+-- their ids, `whole` is set when the claim is renewed. It exists until the claim is acked or nacked. The queue's
+-- `claimed` hash says whether a job is still under the claim.
 
 local claim, claim_key = KEYS[9], ARGV[2]
 
@@ -8,7 +8,7 @@ local function claim_size()
   return tonumber(call('HGET', claim, 'n') or nil)
 end
 
--- The ids of those jobs from one number to another that others have not claimed since, and their tokens.
+-- Returns the ids and tokens of those jobs from one number to another that have not been claimed by others since.
 local function claimed_ids(from, to)
   local fields, ids, tokens = {}, {}, {}
   for number = from, to do
@@ -26,8 +26,8 @@ local function claimed_ids(from, to)
   return ids, tokens
 end
 
--- Calls `with` for each of the jobs that is still reserved under its token: id, value, tries, how much
--- is before the tail, score.
+-- Calls `with` for each of the jobs that is still reserved under its token: id, value, tries, the length of the value
+-- before the tail, score.
 local function each_claimed(ids, tokens, with)
   if #ids == 0 then
     return
@@ -35,7 +35,7 @@ local function each_claimed(ids, tokens, with)
   local scores = call('ZMSCORE', queue.index, unpack(ids))
   local values = call('HMGET', queue.hash, unpack(ids))
   for n, id in ipairs(ids) do
-    local tries, before = held(scores[n], values[n], tokens[n])
+    local tries, before = check_token(scores[n], values[n], tokens[n])
     if tries then
       with(id, values[n], tries, before, scores[n])
     end

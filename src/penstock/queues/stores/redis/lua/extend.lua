@@ -1,17 +1,17 @@
--- Arguments: shift, then id, token and lease in ms of each, and whether work on it has begun: 1 or 0. Gives the new token
--- of each, or nothing.
-go_on_when_full()
+-- Arguments: shift, then id, token and lease in ms of each, and whether work on it has begun: 1 or 0. Returns the new
+-- token of each, or nothing.
+allow_when_full()
 local now = clock()
 local has_claims = call('EXISTS', queue.claimed) == 1
 local scores, tokens = {}, {}
 local count = each_lease(2, 4, function(n, id, _, tries, _, at, score)
-  local ahead = ARGV[at + 3] == '1' and 0 or ahead_of(score)
-  local until_ms = new_end(now, ARGV[at + 2] - (ahead > 0 and 1 or 0), score)
-  scores[#scores + 1] = end_text(until_ms, ahead)
+  local unbegun = ARGV[at + 3] == '1' and 0 or unbegun_leases(score)
+  local until_ms = renewed_end(now, ARGV[at + 2] - (unbegun > 0 and 1 or 0), score)
+  scores[#scores + 1] = lease_end(until_ms, unbegun)
   scores[#scores + 1] = id
   tokens[n] = text(until_ms) .. ':' .. tries
   if has_claims then
-    -- A job that is kept for longer stays under its claim.
+    -- The job stays under its claim.
     local token, key = match(call('HGET', queue.claimed, id) or '', '^(%S+) (.*)$')
     if token == ARGV[at + 1] then
       call('HSET', queue.claimed, id, tokens[n] .. ' ' .. key)

@@ -1,7 +1,8 @@
--- What is done with leases: for ack, nack, extend and move.
+-- Leases: for ack, nack, extend and move.
 
--- Calls `with` for each lease that is held: its place in the list, id, value, tries, how much is before the
--- tail, where its arguments begin, and its score. Without `last`, the list goes to the end of the arguments.
+-- Calls `with` for each lease whose token is valid: its number in the list, id, value, tries, the length of the value
+-- before the tail, where its arguments begin, and its score. Without `last`, the list goes to the end of the arguments.
+-- Returns the length of the list.
 local function each_lease(begin, fields, with, last)
   local ids = {}
   for at = begin, last or #ARGV, fields do
@@ -14,7 +15,7 @@ local function each_lease(begin, fields, with, last)
   local values = call('HMGET', queue.hash, unpack(ids))
   for n, id in ipairs(ids) do
     local at = begin + (n - 1) * fields
-    local tries, before = held(scores[n], values[n], ARGV[at + 1])
+    local tries, before = check_token(scores[n], values[n], ARGV[at + 1])
     if tries then
       with(n, id, values[n], tries, before, at, scores[n])
     end
@@ -22,7 +23,7 @@ local function each_lease(begin, fields, with, last)
   return #ids
 end
 
--- Gives 1 for each that `done` has, else 0.
+-- Returns a list of `count` entries: 1 for those in `done`, else 0.
 local function outcomes(done, count)
   for n = 1, count do
     done[n] = done[n] or 0
@@ -30,7 +31,7 @@ local function outcomes(done, count)
   return done
 end
 
--- Whether a job may be moved: under its token, or, without one, because nobody has reserved it.
+-- Returns whether a job may be moved: with its token, or without one if it is not reserved.
 local function may_move(id, token)
   local value = call('HGET', queue.hash, id)
   if not value then
@@ -40,5 +41,5 @@ local function may_move(id, token)
     local _, reserved = state(value)
     return not reserved
   end
-  return held(call('ZSCORE', queue.index, id), value, token) ~= nil
+  return check_token(call('ZSCORE', queue.index, id), value, token) ~= nil
 end

@@ -1,7 +1,7 @@
--- Arguments: shift, channel or nothing, tries to add, then id, token and delay of each. Gives 1 or 0 for each.
-go_on_when_full()
+-- Arguments: shift, channel or nothing, tries to add, then id, token and delay of each. Returns 1 or 0 for each.
+allow_when_full()
 local now = clock()
-local first = ARGV[2] ~= '' and first_of(queue)
+local first = ARGV[2] ~= '' and first_score(queue)
 local scores, values, done, seen, earliest = {}, {}, {}, {}, nil
 local count = each_lease(4, 3, function(n, id, value, tries, before, at)
   if seen[id] then
@@ -9,9 +9,9 @@ local count = each_lease(4, 3, function(n, id, value, tries, before, at)
   end
   seen[id] = true
   local mature = in_range(now + ARGV[at + 2])
-  local n_values = #values
-  values[n_values + 1], values[n_values + 2] = id, with_state(value, before, text(tries + ARGV[3]), 'false')
-  scores[n_values + 1], scores[n_values + 2] = text(mature), id
+  local size = #values
+  values[size + 1], values[size + 2] = id, with_state(value, before, text(tries + ARGV[3]), 'false')
+  scores[size + 1], scores[size + 2] = text(mature), id
   earliest = (not earliest or mature < earliest) and mature or earliest
   done[n] = 1
 end)
@@ -20,9 +20,9 @@ if #values > 0 then
   call('ZADD', queue.index, unpack(scores))
 end
 if ARGV[3] == '0' then
-  add_to_counter(queue, 'reserve', -#values / 2)  -- undone: nobody was given these jobs
+  add_to_counter(queue, 'reserve', -#values / 2)  -- a reserve that is undone
 else
   add_to_counter(queue, 'rollback', #values / 2)
 end
-tell(queue, ARGV[2], first or nil, earliest, now)
+send_signal(queue, ARGV[2], first or nil, earliest, now)
 return outcomes(done, count)

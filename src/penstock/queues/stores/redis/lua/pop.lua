@@ -1,10 +1,10 @@
--- Arguments: shift, how many. Gives two lists: id, element and score of each; and, if there are unique keys, key and
--- time to keep it, for putting jobs back.
+-- Arguments: shift, count. Returns two lists: id, element and score of each; and, if there are unique keys, the key of
+-- each and how long to keep it, which `put_back` needs.
 local now = clock()
 local jobs, ids, keys = {}, {}, {}
 ready_jobs(tonumber(ARGV[2]), now, function(id, value, tries, reserved, before)
   if reserved then
-    value = with_state(value, before, (past(id, tries)), 'false')
+    value = with_state(value, before, (after_expiry(id, tries)), 'false')
   end
   local n = #ids
   jobs[3 * n + 1], jobs[3 * n + 2] = id, value

@@ -1,8 +1,8 @@
--- Arguments: shift, channel or nothing, fields of a job (2, 4 or 6: see new_job), then the jobs. Returns their ids if they
--- have unique keys; else nothing, since each has the id that was sent.
+-- Arguments: shift, channel or nothing, fields of a job (2, 4 or 6: see new_job), then the jobs. Returns their ids if
+-- they have unique keys; else nothing, since each has the id that was sent.
 local now = clock()
 local fields = tonumber(ARGV[3])
-local first = ARGV[2] ~= '' and first_of(queue)
+local first = ARGV[2] ~= '' and first_score(queue)
 local ids, scores, values, added, earliest = {}, {}, {}, 0, nil
 
 local function write()
@@ -29,5 +29,5 @@ for at = 4, #ARGV, fields do
 end
 write()
 add_to_counter(queue, 'put', added)
-tell(queue, ARGV[2], first or nil, earliest, now)
+send_signal(queue, ARGV[2], first or nil, earliest, now)
 return fields > 4 and ids or {}

@@ -1,4 +1,4 @@
--- Arguments: shift, then of each job: id, element, score, unique key or nothing, time to keep it.
+-- Arguments: shift, then of each job: id, element, score, unique key or nothing, how long to keep it.
 for at = 2, #ARGV, 5 do
   local id, value, score, key, keep = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   call('HSET', queue.hash, id, value)

@@ -1,4 +1,4 @@
--- Arguments: shift, then ids. Removes jobs that nobody has reserved; gives 1 or 0 for each.
+-- Arguments: shift, then ids. Removes jobs that are not reserved. Returns 1 or 0 for each.
 local now = clock()
 local done = {}
 for at = 2, #ARGV do

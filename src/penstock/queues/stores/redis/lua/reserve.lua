@@ -1,6 +1,6 @@
--- Arguments: shift, how many, lease in ms, how many of them begin at once or nothing for all. Gives the leases' end and
--- those that come back (see `reserve`), then id and element of each.
-go_on_when_full()
+-- Arguments: shift, count, lease in ms, on how many of them work begins at once, or nothing for all. Returns the end of
+-- the leases and the jobs with an expired lease (see `reserve` in ready_jobs.lua), then id and element of each job.
+allow_when_full()
 local jobs = {'', {}}
 jobs[1], jobs[2] = reserve(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), clock(), jobs)
 return jobs

@@ -1,4 +1,4 @@
--- Arguments: shift, then ids. Gives element and score of each that is reserved, else nothing and nothing.
+-- Arguments: shift, then ids. Returns element and score of each that is reserved, else two empty texts.
 local found = {}
 for at = 2, #ARGV do
   local value = call('HGET', queue.hash, ARGV[at])

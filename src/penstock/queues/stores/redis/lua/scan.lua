@@ -1,9 +1,9 @@
--- How a queue is looked through, a page at a time: for peek, sizes and purge.
+-- Scans of a queue, a page at a time: for peek, sizes and purge.
 --
--- A page begins behind a job that was seen last, which may be gone by now: its score and id say where that is. So jobs
--- that come and go meanwhile shift nothing.
+-- A page begins after the score and id of the last job of the page before, which may have been removed since: so jobs
+-- that are added and removed between two pages don't shift the second one.
 
-local VALUES = 100  -- elements in one's hands at a time: they may be large
+local VALUES = 100  -- elements in memory at a time: they may be large
 
 -- Whether a comes after b, by bytes, as Redis sorts equal scores; Lua's own comparison follows the server's locale.
 local function is_after(a, b)
@@ -33,10 +33,11 @@ local function rank_after(score, id)
   return first
 end
 
--- Calls `with` for each job from a rank on, `look` of them at most, until it gives false: id, value, score as text,
--- whether it is reserved. Gives score and id of the last one, or nothing when there are no more.
-local function look_through(rank, look, with)
-  local stop = rank + look
+-- Calls `with` for each job from a rank on, at most `limit` of them: id, value, score as text, whether it is reserved.
+-- The page ends after a job for which it returns false, the scan before one for which it returns nil. Returns score and
+-- id of the page's last job, or empty texts at the end of the scan.
+local function scan_jobs(rank, limit, with)
+  local stop = rank + limit
   while rank < stop do
     local found = call('ZRANGE', queue.index, rank, math.min(rank + VALUES, stop) - 1, 'WITHSCORES')
     if #found == 0 then

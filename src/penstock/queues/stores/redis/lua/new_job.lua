@@ -1,9 +1,9 @@
--- How jobs come into a queue: for push and move.
+-- New jobs: for push and move.
 
--- Forgets keys whose time is over, and looks at some whose job a peer may have ended.
+-- Removes unique keys that have expired, and checks some whose job a peer may have ended.
 local function sweep_unique(place, now)
-  local over = call('ZRANGEBYSCORE', place.ends, '-inf', now, 'LIMIT', 0, SWEEP)
-  for _, key in ipairs(over) do
+  local expired = call('ZRANGEBYSCORE', place.ends, '-inf', now, 'LIMIT', 0, SWEEP)
+  for _, key in ipairs(expired) do
     call('ZREM', place.ends, key)
     call('HDEL', place.unique, key)
   end
@@ -14,7 +14,7 @@ local function sweep_unique(place, now)
   end
 end
 
--- The job that has the key, be it there or ended not long ago.
+-- Returns the id of the job that has the key, or had it if the key has not expired.
 local function holder_of(place, key, now)
   sweep_unique(place, now)
   local keep, ended, id = match(call('HGET', place.unique, key) or '', '^(%d+) (%d+) (.*)$')
@@ -39,9 +39,9 @@ end
 
 local last_mature, last_in_range, last_text  -- most jobs of a call have the same time
 
--- `at` is where a job's arguments are: its id, its element up to `mature`; then, if there are `fields` for them: when
--- (nothing for now, dN for a delay, N for a time), tries, its unique key and for how long. Gives its time, its
--- element, its id and its time as a text; or of these only the id of the job that has the key already.
+-- A job's arguments begin at `at`, `fields` of them: its id, its element up to `mature`; ready at (nothing: now, dN:
+-- after N ms, N: at that time), tries; its unique key, and how long to keep that. Returns the time, the element, the id
+-- and the time as a text; if another job has the key, only the id of that one.
 local function new_job(place, at, fields, now)
   local id, head = ARGV[at], ARGV[at + 1]
   local mature, tries = now, '0'
