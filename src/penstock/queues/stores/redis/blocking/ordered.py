@@ -12,8 +12,8 @@
 | penstock:oq:claimed:QUEUE           | hash       | ours  | id -> its claim, and its token                          |
 | penstock:oq:signalled:QUEUE         | string     | ours  | limits repeated signals to one in 50 ms                 |
 
-Signals and statistics have Keuss' channels and hashes (`signal`, `stats`). All times are the
-server's. Everything is done by scripts (`lua/`), many jobs in one call. Differences from Keuss:
+Signals and statistics have Keuss' channels and hashes (`signal`, `stats`). All times are the server's. Everything is
+done by scripts (`lua/`), many jobs in one call. Differences from Keuss:
 
 - A lease ends its length after the reserve. Keuss adds the length to the time at which the job became ready, and so
   delivers old jobs twice.
@@ -62,8 +62,8 @@ from penstock.queues.stores.redis.keys import (
 )
 from penstock.queues.stores.redis.scripts import Argument, script
 
-SCAN_JOBS = 500  # that one call of peek, sizes or purge reads: a few milliseconds of the server's time
-COUNT_MAX = 20_000  # jobs not ready that `sizes` reads; with more, the number of reserved ones is unknown
+SCAN_JOBS = 500  # jobs that one call of peek, sizes or purge reads: a few milliseconds of the server's time
+COUNT_MAX = 20_000  # jobs that `sizes` reads of those not ready; with more, the number of reserved ones is unknown
 MOVE_MS = 30_000  # lease of a waiting job that moves to another slot of a Cluster
 _SCORE_MAX = 9_999_999_999_999
 
