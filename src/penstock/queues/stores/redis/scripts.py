@@ -30,30 +30,30 @@ class Script(NamedTuple):
     sha: bytes
 
 
-# The files that each is made of; the last one does the work.
-_PARTS = {
-    "push": ("queue", "new_job", "push"),
-    "pop": ("queue", "ready_jobs", "pop"),
-    "put_back": ("queue", "put_back"),
-    "reserve": ("queue", "ready_jobs", "reserve"),
-    "ack": ("queue", "leases", "ack"),
-    "nack": ("queue", "leases", "nack"),
-    "extend": ("queue", "leases", "extend"),
-    "move": ("queue", "leases", "new_job", "move"),
-    "hold": ("queue", "leases", "hold"),
-    "remove": ("queue", "remove"),
-    "purge": ("queue", "scan", "purge"),
-    "peek": ("queue", "scan", "peek"),
-    "reserved": ("queue", "reserved"),
-    "sizes": ("queue", "scan", "sizes"),
-    "next": ("queue", "next"),
-    "claim": ("queue", "ready_jobs", "claims", "claim"),
-    "claim_lease": ("queue", "claims", "claim_lease"),
-    "claim_end": ("queue", "claims", "claim_end"),
-    "list_push": ("list_push",),
-    "list_pop": ("list_pop",),
-    "list_put_back": ("list_put_back",),
-    "list_purge": ("list_purge",),
+# The files that each is made of. Its function, in the last one, has the script's name.
+_FILES = {
+    "push": ("queue", "push"),
+    "move": ("queue", "leases", "push", "move"),
+    "pop": ("queue", "ready_jobs"),
+    "put_back": ("queue", "ready_jobs"),
+    "reserve": ("queue", "ready_jobs"),
+    "ack": ("queue", "leases"),
+    "nack": ("queue", "leases"),
+    "extend": ("queue", "leases"),
+    "hold": ("queue", "leases"),
+    "claim": ("queue", "ready_jobs", "claims"),
+    "renew_claim": ("queue", "claims"),
+    "end_claim": ("queue", "claims"),
+    "peek": ("queue", "scan"),
+    "sizes": ("queue", "scan"),
+    "purge": ("queue", "scan"),
+    "next_score": ("queue", "scan"),
+    "reserved": ("queue", "scan"),
+    "remove": ("queue", "scan"),
+    "list_push": ("list",),
+    "list_pop": ("list",),
+    "list_put_back": ("list",),
+    "list_purge": ("list",),
 }
 
 
@@ -61,5 +61,6 @@ _PARTS = {
 def script(name: str) -> Script:
     """Return a script by its name; it is read at the first use."""
     folder = files("penstock.queues.stores.redis") / "lua"
-    text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in _PARTS[name])
+    parts = [(folder / f"{file}.lua").read_bytes() for file in _FILES[name]]
+    text = b"\n".join([*parts, f"return {name}()".encode()])
     return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode())

@@ -287,7 +287,7 @@ class RedisOqDriver(Driver):
         return Sizes(total, ready, max(0, total - ready - reserved), reserved)
 
     def next_mature_ms(self, queue: str) -> int | None:
-        score = self._run("next", queue)
+        score = self._run("next_score", queue)
         return _milliseconds(score) if score else None
 
     def queues(self) -> list[str]:
@@ -315,7 +315,7 @@ class RedisOqDriver(Driver):
         begin = 1
         while True:
             args: list[Argument] = [self.shift_ms, key, lease_ms, begin, begin + self.batch_max - 1]
-            size, *reply = self._link.run(script("claim_lease"), keys, args, idempotent=True)
+            size, *reply = self._link.run(script("renew_claim"), keys, args, idempotent=True)
             for at in range(0, len(reply), 3):
                 jobs += _reserved([reply[at], [], *reply[at + 1 : at + 3]])
             begin += self.batch_max
@@ -337,7 +337,7 @@ class RedisOqDriver(Driver):
         begin = 1
         while True:
             args: list[Argument] = [self.shift_ms, key, delay_ms, begin, begin + self.batch_max - 1]
-            size, count = self._link.run(script("claim_end"), keys, args, idempotent=True)
+            size, count = self._link.run(script("end_claim"), keys, args, idempotent=True)
             ended += int(count)
             begin += self.batch_max
             if begin > size:
@@ -352,7 +352,7 @@ def _fields_needed(job: NewJob) -> int:
 
 
 def _fields(job: NewJob) -> tuple[Argument, ...]:
-    """Return a job's fields, as `new_job.lua` reads them."""
+    """Return a job's fields, as `push.lua` reads them."""
     when: Argument = b"" if job.mature_ms is None else job.mature_ms
     if job.mature_ms is None and job.delay_ms:
         when = b"d%d" % job.delay_ms

@@ -10,7 +10,8 @@
 --   claimed    hash         id -> "TOKEN KEY" of the claim under which it was reserved
 --   stats      hash         Keuss' statistics: counter_X -> a number; the index once more if the script counts nothing
 --
--- KEYS are the keys of a queue in this order. ARGV[1] is added to the clock, for tests.
+-- KEYS are the keys of a queue in this order. ARGV[1], the shift, is added to the clock: tests move it. A script is
+-- this file, others after it, and a call of the function of its name: see `scripts.py`.
 
 local SCORE_MIN, SCORE_MAX = 1e12, 9999999999999  -- Keuss compares scores as texts, so all have 13 digits
 local REPEAT_MS = 50  -- between two repeated signals of a queue

@@ -38,7 +38,7 @@ end
 -- Reserves up to `count` jobs, and appends the id and new value of each to `jobs`. Work begins at once on the first
 -- `begin` of them, except jobs with an expired lease; if it is nil, on all. Returns the end of the leases, and for each
 -- job with an expired lease its index, from 0 on, and how many leases in a row expired before work began.
-local function reserve(count, lease, begin, now, jobs)
+local function reserve_jobs(count, lease, begin, now, jobs)
   local time = in_range(now + lease - (begin and 1 or 0))  -- with the fraction, the lease is not longer than wanted
   local until_ms, until_unbegun = text(time), lease_end(time, 1)
   local scores, values, expired, n, first = {}, {}, {}, 0, #jobs
@@ -62,4 +62,62 @@ local function reserve(count, lease, begin, now, jobs)
     add_to_counter(queue, 'reserve', #values / 2)
   end
   return until_ms, expired
+end
+
+-- Arguments: shift, count. Returns two lists: id, element and score of each; and, if there are unique keys, the key of
+-- each and how long to keep it, which `put_back` needs.
+local function pop()
+  local now = clock()
+  local jobs, ids, keys = {}, {}, {}
+  ready_jobs(tonumber(ARGV[2]), now, function(id, value, tries, reserved, before)
+    if reserved then
+      value = with_state(value, before, (after_expiry(id, tries)), 'false')
+    end
+    local n = #ids
+    jobs[3 * n + 1], jobs[3 * n + 2] = id, value
+    ids[n + 1] = id
+  end)
+  if #ids > 0 then
+    for n, score in ipairs(call('ZMSCORE', queue.index, unpack(ids))) do
+      jobs[3 * n] = score
+    end
+    call('ZREM', queue.index, unpack(ids))
+    call('HDEL', queue.hash, unpack(ids))
+    add_to_counter(queue, 'get', #ids)
+    if has_unique(queue) then
+      for n, id in ipairs(ids) do
+        local key, keep = end_unique(queue, id, now)
+        keys[2 * n - 1], keys[2 * n] = key or '', keep or ''
+      end
+    end
+  end
+  return {jobs, keys}
+end
+
+-- Arguments: shift, then of each job: id, element, score, unique key or nothing, how long to keep it.
+local function put_back()
+  for at = 2, #ARGV, 5 do
+    local id, value, score, key, keep = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+    call('HSET', queue.hash, id, value)
+    call('ZADD', queue.index, score, id)
+    if key ~= '' then
+      local holder = match(call('HGET', queue.unique, key) or '', '^%d+ %d+ (.*)$')
+      if not holder or holder == id then
+        call('HSET', queue.unique, key, keep .. ' 0 ' .. id)
+        call('HSET', queue.ids, id, key)
+        call('ZREM', queue.ends, key)
+      end
+    end
+  end
+  add_to_counter(queue, 'get', -(#ARGV - 1) / 5)
+  return 1
+end
+
+-- Arguments: shift, count, lease in ms, on how many of them work begins at once, or nothing for all. Returns the end of
+-- the leases and the jobs with an expired lease (see `reserve_jobs`), then id and element of each job.
+local function reserve()
+  allow_when_full()
+  local jobs = {'', {}}
+  jobs[1], jobs[2] = reserve_jobs(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), clock(), jobs)
+  return jobs
 end
