@@ -1,19 +1,4 @@
-"""The names of keys in Redis.
-
-| key                                 | type       | owner | contents                                                |
-|-------------------------------------|------------|-------|---------------------------------------------------------|
-| keuss:q:ordered_queue:index:QUEUE   | sorted set | Keuss | id -> ready at, or lease ends at, in ms                 |
-| keuss:q:ordered_queue:hash:QUEUE    | hash       | Keuss | id -> element, JSON (see `element`)                     |
-| keuss:q:list:QUEUE                  | list       | Keuss | elements of redis-list; pushed left, popped right       |
-| keuss:stats:NAMESPACE:QUEUE         | hash       | Keuss | name, ns, opts, counter_X, paused                       |
-| keuss:signal:NAMESPACE:QUEUE        | channel    | Keuss | a time in ms, or `p true`, `p false`                    |
-| penstock:oq:unique:QUEUE            | hash       | ours  | unique key -> `KEEP END ID`; END 0: the job exists      |
-| penstock:oq:unique-ids:QUEUE        | hash       | ours  | id -> unique key, while the job exists                  |
-| penstock:oq:unique-ends:QUEUE       | sorted set | ours  | unique key -> expires at, in ms                         |
-| penstock:oq:claim:LENGTH:QUEUE:KEY  | hash       | ours  | `n`, 1 to n -> id, `whole`; LENGTH is that of QUEUE     |
-| penstock:oq:claimed:QUEUE           | hash       | ours  | id -> `TOKEN KEY` of its claim                          |
-| penstock:oq:signalled:QUEUE         | string     | ours  | set for 50 ms by a repeated signal (see `queue.lua`)    |
-| penstock:list:signalled:{LIST KEY}  | string     | ours  | the same; `signalled:QUEUE` if the name has a hash tag  |
+"""The names of keys in Redis. What they contain is in the modules that use them: `ordered`, `list`, `stats`, `signal`.
 
 A Node peer never reads our keys. In a Redis Cluster all keys of a call must be in one slot, so the name of a queue
 of `redis+oq` needs a hash tag there, `{mail}` or `{mail}.dead`; Keuss' own scripts need the same. Only the default
@@ -87,6 +72,12 @@ def check_list_name(queue: str, where: str) -> None:
 def stats_key(namespace: str, queue: str) -> bytes:
     """Return the key of a queue's statistics."""
     return b"%b%b:%b" % (STATS, namespace.encode(), queue.encode())
+
+
+def counters_key(namespace: str, name: str, is_cluster: bool) -> bytes | None:
+    """Return the key of the counters that a queue's scripts write; None if it is not in the slot of the jobs."""
+    key = stats_key(namespace, name)
+    return None if is_cluster and tag_of(key) != (tag_of(name) or b"") else key
 
 
 def name_in_cluster(queue: str) -> str:

@@ -15,7 +15,7 @@ that is cancelled loses its connection, since the reply is still to come.
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -84,7 +84,7 @@ class RedisLink:
             return
         self._use(self._settings.client or _new_client(self._settings))
         if self._settings.has_one_server:
-            self._pool = _KeptConnections(self._pool)
+            self._pool = _connections_of_server(self._pool)
 
     async def close(self) -> None:
         """Wait for calls under way, then close the connections. A client that was given stays open."""
@@ -174,9 +174,9 @@ class RedisLink:
                 if asked is not None:
                     node = client.get_node(host=asked.host, port=asked.port)
                     asking = packed([b"ASKING"]) + message
-                    return (await self._exchange(asking, count + 1, key, idempotent, _NodeConnections(node)))[1:]
+                    return (await self._exchange(asking, count + 1, key, idempotent, _connections_of_node(node)))[1:]
                 node = client.get_default_node() if key is None else client.get_node_from_key(key)
-                return await self._exchange(message, count, key, idempotent, _NodeConnections(node))
+                return await self._exchange(message, count, key, idempotent, _connections_of_node(node))
             except exceptions.MovedError:
                 asked = None
                 await self._learn_nodes(client)
@@ -206,7 +206,7 @@ class RedisLink:
             raise _closed(self.where)
         pools = [self._pool]
         if self.is_cluster:
-            pools = [_NodeConnections(node) for node in self._client.get_primaries()]
+            pools = [_connections_of_node(node) for node in self._client.get_primaries()]
         found: set[bytes] = set()
         for pool in pools:
             cursor = b"0"
@@ -224,7 +224,7 @@ class RedisLink:
         client = self._client
         if client is None:
             raise _closed(self.where)
-        pool = _NodeConnections(client.get_random_node()) if self.is_cluster else client.connection_pool
+        pool = _connections_of_node(client.get_random_node()) if self.is_cluster else client.connection_pool
         try:
             connection = await pool.get_connection()
             try:
@@ -238,59 +238,44 @@ class RedisLink:
 
 
 class _KeptConnections:
-    """Connections of one server, kept for the next call. redis-py's pool takes more time than the call itself."""
+    """Connections that are kept for the next call: redis-py's pool takes more time than the call itself.
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
-        self._idle: list[Any] = []
+    `take` returns one that may be closed; `give` keeps it. For a caller they are a pool of redis-py.
+    """
+
+    def __init__(self, take: Callable[[], Any], give: Callable[[Any], None]) -> None:
+        self._take = take
+        self._give = give
 
     async def get_connection(self) -> Any:
-        if not self._idle:
-            return await self._pool.get_connection()
-        connection = self._idle.pop()
+        """Return a connection that is open and has nothing to read: no end, and no reply that belongs to no call."""
+        connection = self._take()
         try:
-            await _make_ready(connection)
+            if connection.is_connected:
+                # Before redis-py 8 it has another name.
+                has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
+                with suppress(*REDIS_ERRORS):
+                    if not await has_data():
+                        return connection
+                await connection.disconnect(nowait=True)
+            await connection.connect()
         except BaseException:
-            self._idle.append(connection)
+            self._give(connection)
             raise
         return connection
 
     async def release(self, connection: Any) -> None:
-        self._idle.append(connection)
+        self._give(connection)
 
 
-class _NodeConnections:
-    """The connections of a Cluster's node, which has no pool of its own."""
-
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
-
-    async def get_connection(self) -> Any:
-        connection = self._node.acquire_connection()
-        try:
-            await _make_ready(connection)
-        except BaseException:
-            await self.release(connection)
-            raise
-        return connection
-
-    async def release(self, connection: Any) -> None:
-        # Before redis-py 7 nodes had no method for it.
-        getattr(self._node, "release", self._node._free.append)(connection)
+def _connections_of_server(pool: Any) -> _KeptConnections:
+    idle: list[Any] = []
+    return _KeptConnections(lambda: idle.pop() if idle else pool.get_available_connection(), idle.append)
 
 
-async def _make_ready(connection: Any) -> None:
-    """Connect, unless the connection is open and has nothing to read: an end, or a reply that belongs to no call."""
-    if connection.is_connected:
-        # Before redis-py 8 it has another name.
-        has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
-        try:
-            if not await has_data():
-                return
-        except REDIS_ERRORS:
-            pass
-        await connection.disconnect(nowait=True)
-    await connection.connect()
+def _connections_of_node(node: ClusterNode) -> _KeptConnections:
+    # Before redis-py 7 nodes had no method `release`.
+    return _KeptConnections(node.acquire_connection, getattr(node, "release", node._free.append))
 
 
 async def _replies(connection: Any, count: int) -> list[Any]:
@@ -312,18 +297,13 @@ def _closed(where: str) -> CallerError:
     return CallerError(f"the connection to {where} is closed: open the store again")
 
 
-def _untyped(thing: Any) -> Any:
-    """Parts of redis-py have no types."""
-    return thing
-
-
 def _new_client(settings: RedisSettings) -> Any:
     never = Retry(NoBackoff(), 0)
     options = {**settings.connection_options, "retry": never, "socket_timeout": None}
     if settings.sentinels:
         sentinel_options = {**settings.sentinel_options, "retry": never, "socket_timeout": settings.call_s}
-        sentinel: Any = _untyped(Sentinel)(settings.sentinels, sentinel_kwargs=sentinel_options, **options)
-        return sentinel.master_for(settings.master)
+        sentinel: Any = Sentinel  # parts of redis-py have no types
+        return sentinel(settings.sentinels, sentinel_kwargs=sentinel_options, **options).master_for(settings.master)
     if settings.is_cluster:
         options.pop("db")
         nodes = [ClusterNode(host, port) for host, port in settings.hosts]

@@ -229,7 +229,7 @@ class RedisLink:
 
 
 class _KeptConnections:
-    """Connections of one server, kept for the next call. redis-py's pool takes more time than the call itself."""
+    """Connections that are kept for the next call: redis-py's pool takes more time than the call itself."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -237,6 +237,7 @@ class _KeptConnections:
         self._pid = os.getpid()
 
     def get_connection(self) -> Any:
+        """Return a connection that is open and has nothing to read: no end, and no reply that belongs to no call."""
         if self._pid != os.getpid():
             # A forked child must not use the connections of its parent.
             self._idle, self._pid = [], os.getpid()
@@ -245,7 +246,12 @@ class _KeptConnections:
         except IndexError:
             return self._pool.get_connection()
         try:
-            _make_ready(connection)
+            connection.connect()
+            with suppress(*REDIS_ERRORS):
+                if not connection.can_read():
+                    return connection
+            connection.disconnect()
+            connection.connect()
         except BaseException:
             self._idle.append(connection)
             raise
@@ -258,18 +264,6 @@ class _KeptConnections:
 def _pool_of(client: Any, node: ClusterNode) -> Any:
     """Return the connections of a Cluster's node."""
     return client.get_redis_connection(node).connection_pool
-
-
-def _make_ready(connection: Any) -> None:
-    """Connect, unless the connection is open and has nothing to read: an end, or a reply that belongs to no call."""
-    connection.connect()
-    try:
-        if not connection.can_read():
-            return
-    except REDIS_ERRORS:
-        pass
-    connection.disconnect()
-    connection.connect()
 
 
 def _replies(connection: Any, count: int) -> list[Any]:
@@ -291,21 +285,17 @@ def _closed(where: str) -> CallerError:
     return CallerError(f"the connection to {where} is closed: open the store again")
 
 
-def _untyped(thing: Any) -> Any:
-    """Parts of redis-py have no types."""
-    return thing
-
-
 def _new_client(settings: RedisSettings) -> Any:
     never = Retry(NoBackoff(), 0)
     options = {**settings.connection_options, "retry": never, "socket_timeout": settings.call_s}
     if settings.sentinels:
         sentinel_options = {**settings.sentinel_options, "retry": never, "socket_timeout": settings.call_s}
-        sentinel = _untyped(Sentinel)(settings.sentinels, sentinel_kwargs=sentinel_options, **options)
-        return sentinel.master_for(settings.master)
+        sentinel: Any = Sentinel  # parts of redis-py have no types
+        return sentinel(settings.sentinels, sentinel_kwargs=sentinel_options, **options).master_for(settings.master)
     if settings.is_cluster:
         options.pop("db")
-        nodes = [_untyped(ClusterNode)(host, port) for host, port in settings.hosts]
+        node: Any = ClusterNode
+        nodes = [node(host, port) for host, port in settings.hosts]
         return redis.RedisCluster(startup_nodes=nodes, **options)
     host, port = settings.hosts[0]
     return redis.Redis(host=host, port=port, **options)

@@ -27,7 +27,7 @@ from penstock.queues.stores.redis.blocking.link import RedisLink
 from penstock.queues.stores.redis.blocking.signal import RedisSignal
 from penstock.queues.stores.redis.blocking.stats import RedisStats
 from penstock.queues.stores.redis.element import CREATED, stored_job, written_payload
-from penstock.queues.stores.redis.keys import LIST, check_list_name, list_keys, pattern_of, stats_key, tag_of
+from penstock.queues.stores.redis.keys import LIST, check_list_name, counters_key, list_keys, pattern_of
 from penstock.queues.stores.redis.scripts import Argument, script
 
 
@@ -65,19 +65,16 @@ class RedisListDriver(Driver):
             check_list_name(queue, self._link.where)
 
     def counts(self, queue: str) -> bool:
-        return self._stats_key(queue) is not None
+        return self._counters_key(queue) is not None
 
-    def _stats_key(self, queue: str) -> bytes | None:
-        """Return the key of the counters that scripts write: in a Cluster they must be in the slot of the jobs."""
+    def _counters_key(self, queue: str) -> bytes | None:
         if self.counts_in is None or queue in self.uncounted:
             return None
-        key = stats_key(self.counts_in, queue)
-        tag = tag_of(queue)
-        return None if self._link.is_cluster and (tag is None or tag_of(key) != tag) else key
+        return counters_key(self.counts_in, queue, self._link.is_cluster)
 
     def _keys(self, queue: str) -> tuple[bytes, bytes, bytes]:
         self.check_queue(queue)
-        return list_keys(queue, self._stats_key(queue))
+        return list_keys(queue, self._counters_key(queue))
 
     def prepare(self, job: NewJob) -> None:
         job.prepared = b'{%b,"tries":%d}' % (written_payload(job, int(time.time() * 1000)), job.tries)

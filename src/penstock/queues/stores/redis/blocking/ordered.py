@@ -53,11 +53,11 @@ from penstock.queues.stores.redis.keys import (
     OQ_INDEX,
     check_tag,
     claim_key,
+    counters_key,
     name_in_cluster,
     oq_keys,
     pattern_of,
     queue_in_cluster,
-    stats_key,
     tag_of,
 )
 from penstock.queues.stores.redis.scripts import Argument, script
@@ -118,22 +118,19 @@ class RedisOqDriver(Driver):
         return name_in_cluster(queue) if self._link.is_cluster else queue
 
     def counts(self, queue: str) -> bool:
-        return self._stats_key(queue) is not None
+        return self._counters_key(queue) is not None
 
-    def _stats_key(self, queue: str) -> bytes | None:
-        """Return the key of the counters that scripts write: in a Cluster they must be in the slot of the jobs."""
+    def _counters_key(self, queue: str) -> bytes | None:
         if self.counts_in is None or queue in self.uncounted:
             return None
-        name = self._name(queue)
-        key = stats_key(self.counts_in, name)
-        return None if self._link.is_cluster and tag_of(key) != tag_of(name) else key
+        return counters_key(self.counts_in, self._name(queue), self._link.is_cluster)
 
     def _keys(self, queue: str) -> tuple[bytes, ...]:
         self.check_queue(queue)
-        return oq_keys(self._name(queue), self._stats_key(queue))
+        return oq_keys(self._name(queue), self._counters_key(queue))
 
     def _run(self, name: str, queue: str, *args: Argument, idempotent: bool = True) -> Any:
-        return self._link.run(script(name), self._keys(queue), [self.shift_ms, *args], idempotent=idempotent)
+        return self._link.run(script(name), self._keys(queue), (self.shift_ms, *args), idempotent=idempotent)
 
     def prepare(self, job: NewJob) -> None:
         job.prepared = b'{"_id":%b,%b,"mature":' % (written_id(job.id), written_payload(job))
@@ -296,12 +293,10 @@ class RedisOqDriver(Driver):
         return [queue_in_cluster(name) for name in names] if self._link.is_cluster else names
 
     def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
-        keys = [*self._keys(queue), claim_key(self._name(queue), key)]
         jobs: list[StoredJob] = []
         while True:
             wanted = min(count - len(jobs), self.batch_max)
-            args: list[Argument] = [self.shift_ms, key, lease_ms, wanted, 1 if jobs else 0]
-            is_new, *reply = self._link.run(script("claim"), keys, args, idempotent=True)
+            is_new, *reply = self._run_claim("claim", queue, key, lease_ms, wanted, 1 if jobs else 0)
             if not is_new and not jobs:
                 return self._renew_claim(queue, key, lease_ms)
             more = _reserved(reply) if is_new else []
@@ -309,13 +304,16 @@ class RedisOqDriver(Driver):
             if len(more) < wanted or len(jobs) >= count:
                 return jobs
 
+    def _run_claim(self, name: str, queue: str, key: str, *args: Argument) -> Any:
+        keys = (*self._keys(queue), claim_key(self._name(queue), key))
+        return self._link.run(script(name), keys, (self.shift_ms, key, *args), idempotent=True)
+
     def _renew_claim(self, queue: str, key: str, lease_ms: int) -> list[StoredJob]:
-        keys = [*self._keys(queue), claim_key(self._name(queue), key)]
         jobs: list[StoredJob] = []
         begin = 1
         while True:
-            args: list[Argument] = [self.shift_ms, key, lease_ms, begin, begin + self.batch_max - 1]
-            size, *reply = self._link.run(script("renew_claim"), keys, args, idempotent=True)
+            end = begin + self.batch_max - 1
+            size, *reply = self._run_claim("renew_claim", queue, key, lease_ms, begin, end)
             for at in range(0, len(reply), 3):
                 jobs += _reserved([reply[at], [], *reply[at + 1 : at + 3]])
             begin += self.batch_max
@@ -332,12 +330,11 @@ class RedisOqDriver(Driver):
         return self._end_claim(queue, key, delay_ms)
 
     def _end_claim(self, queue: str, key: str, delay_ms: Argument) -> int:
-        keys = [*self._keys(queue), claim_key(self._name(queue), key)]
         ended = 0
         begin = 1
         while True:
-            args: list[Argument] = [self.shift_ms, key, delay_ms, begin, begin + self.batch_max - 1]
-            size, count = self._link.run(script("end_claim"), keys, args, idempotent=True)
+            end = begin + self.batch_max - 1
+            size, count = self._run_claim("end_claim", queue, key, delay_ms, begin, end)
             ended += int(count)
             begin += self.batch_max
             if begin > size:
