@@ -415,7 +415,7 @@ async def test_sizes_tell_reserved_and_scheduled_apart_up_to_a_limit(
         await queue.push_many(range(5), delay=100)
         await queue.reserve_many(3)
         module = redis_oq if form == "aio" else redis_oq_blocking()
-        monkeypatch.setattr(module, "LOOK", 2)
+        monkeypatch.setattr(module, "SCAN_JOBS", 2)
         assert tuple(await queue.sizes()) == (12, 4, 5, 3)
         monkeypatch.setattr(module, "COUNT_MAX", 6)
         assert tuple(await queue.sizes()) == (12, 4, 8, None)

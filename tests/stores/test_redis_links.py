@@ -4,8 +4,11 @@ that break."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -212,7 +215,7 @@ async def test_tls_that_fails_says_what_to_give(form: str, tls_server: Any) -> N
 
 
 async def test_a_server_that_is_not_there_is_told(form: str) -> None:
-    with pytest.raises(ConnectionLost, match=r"no Redis can be reached at redis\+oq://127\.0\.0\.1:1.* Start it"):
+    with pytest.raises(ConnectionLost, match=r"can't reach Redis at redis\+oq://127\.0\.0\.1:1.* Start it"):
         async with connect(form, "redis+oq://127.0.0.1:1"):
             pass
 
@@ -258,11 +261,71 @@ async def test_a_push_whose_answer_is_lost_is_not_repeated(form: str, proxy: Cut
         await queue.push(0)
         for swallow, total in ((False, 2), (True, 2)):
             proxy.cut_next(b"EVAL", swallow=swallow)
-            with pytest.raises(OutcomeUnknown, match="It may have been done"):
+            with pytest.raises(OutcomeUnknown, match="may have been executed"):
                 await queue.push(1)
             assert await queue.total() == total
         await queue.push(2)
         assert await queue.total() == 3
+
+
+async def test_a_connection_that_the_server_closed_between_calls_is_replaced(
+    form: str, redis_server: RedisServer
+) -> None:
+    name = new_name("idle")
+    async with connect(form, f"{oq_url(redis_server)}?client_name={name}") as store:
+        queue = store.queue(new_name())
+        await queue.push(1)
+        with redis_server.client() as client:
+            for one in client.client_list():
+                if one["name"] == name:
+                    client.client_kill_filter(_id=one["id"])
+        await _until(lambda: not _is_connected(redis_server, name))
+        for _ in range(3):
+            await asyncio.sleep(0)  # a turn of the event loop, which reads the end
+        await queue.push(2)
+        assert await queue.total() == 2
+
+
+async def test_a_server_that_does_not_reply_is_given_up_after_the_time_limit(
+    form: str, start_redis: StartRedis
+) -> None:
+    server = start_redis(appendonly="no")
+    async with connect(form, f"{oq_url(server)}?timeout=0.3", stats="memory:") as store:
+        queue = store.queue("q")
+        await queue.push(1)
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(OutcomeUnknown, match="may have been executed"):
+                await queue.push(2)
+            with pytest.raises(ConnectionLost, match=r"can't reach Redis .*: [Tt]imed? ?out"):
+                await queue.total()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert await _total(queue) >= 1
+
+
+def test_a_forked_child_has_connections_of_its_own(redis_server: RedisServer) -> None:
+    with blocking.connect(oq_url(redis_server)) as store:
+        queue = store.queue(new_name("forked"))
+
+        def connection() -> int:
+            return store.driver._link.call(b"CLIENT", b"ID")
+
+        mine = connection()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                queue.push("child")
+                assert connection() != mine
+                store.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert connection() == mine  # the child has not closed it
+        assert queue.pop(timeout=PATIENCE).payload == "child"
 
 
 async def test_a_pop_whose_answer_is_lost_is_told(form: str, proxy: CuttingProxy) -> None:
@@ -352,6 +415,14 @@ def test_a_subscription_hears_again_and_is_told_that_it_missed_something(start_r
 def _listeners(server: RedisServer, channel: str) -> int:
     with server.client() as client:
         return int(client.pubsub_numsub(channel)[0][1])
+
+
+async def _total(queue: Any) -> int:
+    """The size of a queue whose server has just been let go on."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(ConnectionLost):
+                return await queue.total()
 
 
 async def _until(is_so: Callable[[], bool]) -> None:

@@ -8,48 +8,48 @@ import pytest
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.options import parse
-from penstock.queues.stores.redis.address import CALL_S, RedisPlace, read_address
+from penstock.queues.stores.redis.address import CALL_S, RedisSettings, redis_settings
 from penstock.queues.stores.redis.keys import claim_key, pattern_of, tag_of
 
 
-def read(url: str, **extra: Any) -> RedisPlace:
+def read(url: str, **extra: Any) -> RedisSettings:
     address, _, others = parse(url, extra)
-    return read_address(address, others)
+    return redis_settings(address, others)
 
 
 def test_a_server_with_everything() -> None:
-    place = read("redis+oq://tom:p%40ss@host:7000/3?timeout=5&connect_timeout=2&client_name=me")
-    assert place.hosts == [("host", 7000)]
-    assert (place.is_cluster, place.sentinels, place.call_s) == (False, [], 5)
+    settings = read("redis+oq://tom:p%40ss@host:7000/3?timeout=5&connect_timeout=2&client_name=me")
+    assert settings.hosts == [("host", 7000)]
+    assert (settings.is_cluster, settings.sentinels, settings.call_s) == (False, [], 5)
     wanted = {"db": 3, "username": "tom", "password": "p@ss", "socket_connect_timeout": 2, "client_name": "me"}
-    assert wanted.items() <= place.settings.items()
-    assert "p@ss" not in place.where
+    assert wanted.items() <= settings.connection_options.items()
+    assert "p@ss" not in settings.where
 
 
 def test_what_is_left_out_is_what_redis_has() -> None:
-    place = read("redis://")
-    assert (place.hosts, place.call_s) == ([("localhost", 6379)], CALL_S)
-    assert {"db": 0, "username": None, "password": None}.items() <= place.settings.items()
-    assert "ssl" not in place.settings
+    settings = read("redis://")
+    assert (settings.hosts, settings.call_s) == ([("localhost", 6379)], CALL_S)
+    assert {"db": 0, "username": None, "password": None}.items() <= settings.connection_options.items()
+    assert "ssl" not in settings.connection_options
 
 
 def test_options_may_be_arguments_which_go_first() -> None:
-    place = read("redis+oq://host?timeout=5&cluster=0", timeout=7)
-    assert (place.call_s, place.is_cluster) == (7, False)
+    settings = read("redis+oq://host?timeout=5&cluster=0", timeout=7)
+    assert (settings.call_s, settings.is_cluster) == (7, False)
 
 
 def test_tls() -> None:
-    place = read("rediss+list://host?ssl_ca_certs=/ca.pem&ssl_certfile=/c.pem&ssl_keyfile=/k.pem")
+    settings = read("rediss+list://host?ssl_ca_certs=/ca.pem&ssl_certfile=/c.pem&ssl_keyfile=/k.pem")
     wanted = {"ssl": True, "ssl_ca_certs": "/ca.pem", "ssl_certfile": "/c.pem", "ssl_keyfile": "/k.pem"}
-    assert wanted.items() <= place.settings.items()
-    assert read("rediss://host?ssl_cert_reqs=none").settings["ssl_check_hostname"] is False
+    assert wanted.items() <= settings.connection_options.items()
+    assert read("rediss://host?ssl_cert_reqs=none").connection_options["ssl_check_hostname"] is False
 
 
 @pytest.mark.parametrize("url", ["redis+oq://a:1,b", "redis+oq://a:1?cluster=1", "redis+oq://u:p@a:1,[::1]:7/"])
 def test_a_cluster(url: str) -> None:
-    place = read(url)
-    assert place.is_cluster
-    assert place.hosts[0] == ("a", 1)
+    settings = read(url)
+    assert settings.is_cluster
+    assert settings.hosts[0] == ("a", 1)
 
 
 def test_several_hosts_have_their_ports() -> None:
@@ -57,22 +57,22 @@ def test_several_hosts_have_their_ports() -> None:
 
 
 def test_sentinels() -> None:
-    place = read("redis+oq://tom:pw@/2?sentinel=h1:1,h2&master=jobs&sentinel_password=other")
-    assert (place.sentinels, place.master) == ([("h1", 1), ("h2", 26379)], "jobs")
-    assert place.sentinel_settings == {"password": "other"}
-    assert {"db": 2, "username": "tom", "password": "pw"}.items() <= place.settings.items()
-    assert place.where == "the master 'jobs' of the sentinels h1:1,h2:26379"
+    settings = read("redis+oq://tom:pw@/2?sentinel=h1:1,h2&master=jobs&sentinel_password=other")
+    assert (settings.sentinels, settings.master) == ([("h1", 1), ("h2", 26379)], "jobs")
+    assert settings.sentinel_options == {"password": "other"}
+    assert {"db": 2, "username": "tom", "password": "pw"}.items() <= settings.connection_options.items()
+    assert settings.where == "the master 'jobs' of the sentinels h1:1,h2:26379"
 
 
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis+oq://host/jobs", "the path is the number of a database"),
+        ("redis+oq://host/jobs", "the path must be the number of a database"),
         ("redis+oq://a,b/1", "only the database 0"),
-        ("redis+oq:///?sentinel=h:1", "needs the master's name"),
+        ("redis+oq:///?sentinel=h:1", "needs the name of the master"),
         ("redis+oq:///?master=x", "needs the sentinels"),
         ("redis+oq://host?sentinel=h:1&master=x", "no host in the URL"),
-        ("redis+oq://host?ssl_ca_certs=x", "the scheme is rediss"),
+        ("redis+oq://host?ssl_ca_certs=x", "the scheme must be rediss"),
         ("redis+oq://host?unix=/s", "in place of a host"),
         ("redis+oq://host:port", "must have a port"),
         ("redis+oq://a:1,b:x", "must have a port"),
@@ -87,7 +87,7 @@ def test_addresses_that_are_none(url: str, why: str) -> None:
     ("option", "why"),
     [
         ("colour=red", "no option 'colour'"),
-        ("timeout=soon", "timeout='soon'"),
+        ("timeout=soon", "timeout must be .* got 'soon'"),
         ("timeout=0", "above 0"),
         ("cluster=perhaps", "true or false"),
         ("sentinel=h:1:2:x", "host:port"),

@@ -1,4 +1,4 @@
-"""Errors of redis-py in the words of our tree: may it have been done, and what is to be done."""
+"""Errors of redis-py as errors of Penstock: whether the command may have been executed, and what to do."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from penstock.errors import AuthenticationError, ConnectionLost, OutcomeUnknown,
 from penstock.queues.stores.redis.errors import explain
 
 
-def told(problem: Exception, *, was_sent: bool = True, again: bool = False) -> PenstockError:
-    return explain(problem, "redis+oq://host", was_sent=was_sent, again=again)
+def explained(problem: Exception, *, was_sent: bool = True, idempotent: bool = False) -> PenstockError:
+    return explain(problem, "redis+oq://host", was_sent=was_sent, idempotent=idempotent)
 
 
 @pytest.mark.parametrize("problem", [exceptions.ConnectionError("x"), exceptions.TimeoutError("x"), OSError("x")])
 def test_a_link_that_breaks(problem: Exception) -> None:
-    assert type(told(problem, was_sent=False)) is ConnectionLost
-    assert type(told(problem, was_sent=True)) is OutcomeUnknown
-    assert isinstance(told(problem, was_sent=True, again=True), ConnectionLost)
+    assert type(explained(problem, was_sent=False)) is ConnectionLost
+    assert type(explained(problem, was_sent=True)) is OutcomeUnknown
+    assert isinstance(explained(problem, was_sent=True, idempotent=True), ConnectionLost)
 
 
 def test_a_time_that_is_over() -> None:
-    assert type(told(TimeoutError(), again=True)) is TimedOut
+    assert type(explained(TimeoutError(), idempotent=True)) is TimedOut
 
 
 REFUSALS = [
@@ -39,9 +39,9 @@ REFUSALS = [
     (exceptions.ResponseError("NOREPLICAS Not enough"), StoreError, "fewer replicas"),
     (exceptions.ResponseError("BUSY Redis is busy"), StoreError, "a script"),
     (exceptions.ResponseError("MOVED 1 host:7000"), StoreError, "cluster=1"),
-    (exceptions.BusyLoadingError("Redis is loading"), ConnectionLost, "loads its data"),
+    (exceptions.BusyLoadingError("Redis is loading"), ConnectionLost, "loading its data"),
     (exceptions.ClusterDownError("CLUSTERDOWN x"), ConnectionLost, "at the moment"),
-    (exceptions.TryAgainError("x"), ConnectionLost, "moves these keys"),
+    (exceptions.TryAgainError("x"), ConnectionLost, "moving these keys"),
     (exceptions.SlotNotCoveredError("x"), ConnectionLost, "at the moment"),
     (exceptions.RedisClusterException("x"), ConnectionLost, "Cluster"),
     (exceptions.ResponseError("ERR whatever"), StoreError, "whatever"),
@@ -52,7 +52,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("problem", "kind", "words"), REFUSALS, ids=[repr(str(row[0]))[:40] for row in REFUSALS])
 def test_a_refusal_is_certain_and_says_what_to_do(problem: Exception, kind: type[PenstockError], words: str) -> None:
-    error = told(problem)
+    error = explained(problem)
     assert type(error) is kind
     assert words in str(error)
     assert " script: " not in str(error)
@@ -65,5 +65,5 @@ def test_a_master_that_is_one_no_longer_is_a_link_that_is_lost() -> None:
         except exceptions.ReadOnlyError:
             raise exceptions.ConnectionError("The previous master is now a slave") from None
     except exceptions.ConnectionError as problem:
-        error = told(problem)
+        error = explained(problem)
     assert type(error) is ConnectionLost

@@ -1,10 +1,10 @@
 """Where a Redis is: one server, the master that Sentinel names, a Cluster, or a client that the caller has made.
 
     redis+oq://user:password@host:6379/0                     one server; `rediss+oq` speaks TLS
-    redis+oq:///0?unix=/run/redis.sock                       the same through a socket of this machine
+    redis+oq:///0?unix=/run/redis.sock                       the same through a Unix socket
     redis+oq:///0?sentinel=h1:26379,h2:26379&master=jobs     the master of that name
-    redis+oq://h1:7000,h2:7000/                              a Cluster; with one host, `?cluster=1` says so
-    connect("redis+oq://", client=redis.asyncio.Redis(...))  a client, which stays the caller's to close
+    redis+oq://h1:7000,h2:7000/                              a Cluster; with one host, add `?cluster=1`
+    connect("redis+oq://", client=redis.asyncio.Redis(...))  a client, which the caller closes
     connect("redis+oq://", client=make_client)               a function that is called when the store is opened; the
                                                              store closes the client that it returns
 
@@ -14,32 +14,37 @@ statistics.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.options import Address
 
 PORT = 6379
 SENTINEL_PORT = 26379
-CALL_S = 30.0  # until a call is given up: a thousand large jobs take a fraction of a second
+CALL_S = 30.0  # time limit of a call: a thousand large jobs take a fraction of a second
 CONNECT_S = 5.0
 
 Host = tuple[str, int]
 
 
 @dataclass(slots=True)
-class RedisPlace:
-    """An address, read."""
+class RedisSettings:
+    """What an address and the arguments of `connect` say."""
 
-    where: str  # for people, without a password
+    where: str  # for messages, without a password
     hosts: list[Host] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)  # of every connection, in redis-py's words
+    connection_options: dict[str, Any] = field(default_factory=dict)  # of every connection, in redis-py's words
     sentinels: list[Host] = field(default_factory=list)
-    sentinel_settings: dict[str, Any] = field(default_factory=dict)
+    sentinel_options: dict[str, Any] = field(default_factory=dict)
     master: str = ""
     is_cluster: bool = False
     call_s: float = CALL_S
     client: Any = None
+
+    @property
+    def has_one_server(self) -> bool:
+        """Whether all connections go to the same server, and are made by this store."""
+        return self.client is None and not self.sentinels and not self.is_cluster
 
 
 def _hosts(text: str, port: int) -> list[Host]:
@@ -49,7 +54,7 @@ def _hosts(text: str, port: int) -> list[Host]:
         if not colon:
             host, number = number, str(port)
         if not host or not number.isdigit():
-            raise ValueError("give host:port, and a comma between several")
+            raise ValueError(place)
         hosts.append((host.strip("[]"), int(number)))
     return hosts
 
@@ -57,7 +62,7 @@ def _hosts(text: str, port: int) -> list[Host]:
 def _seconds(text: Any) -> float:
     value = float(text)
     if not 0 < value <= 3600:
-        raise ValueError("give seconds, above 0 and at most 3600")
+        raise ValueError(text)
     return value
 
 
@@ -66,81 +71,85 @@ _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 def _flag(text: Any) -> bool:
     if str(text).lower() not in _FLAGS:
-        raise ValueError("say true or false")
+        raise ValueError(text)
     return _FLAGS[str(text).lower()]
 
 
 def _verification(text: Any) -> str:
     if text not in {"none", "optional", "required"}:
-        raise ValueError("it is none, optional or required")
+        raise ValueError(text)
     return str(text)
 
 
-# What may stand in a URL's query or be an argument, and how it is read.
-_OPTIONS: dict[str, Callable[[Any], Any]] = {
-    "cluster": _flag,
-    "sentinel": lambda text: _hosts(text, SENTINEL_PORT),
-    "master": str,
-    "sentinel_user": str,
-    "sentinel_password": str,
-    "unix": str,
-    "timeout": _seconds,
-    "connect_timeout": _seconds,
-    "client_name": str,
-    "ssl_ca_certs": str,
-    "ssl_ca_path": str,
-    "ssl_certfile": str,
-    "ssl_keyfile": str,
-    "ssl_password": str,
-    "ssl_cert_reqs": _verification,
-    "ssl_check_hostname": _flag,
+class _Option(NamedTuple):
+    read: Callable[[Any], Any]  # raises TypeError or ValueError
+    must_be: str = "text"
+
+
+# What may stand in a URL's query or be an argument.
+_OPTIONS = {
+    "cluster": _Option(_flag, "true or false"),
+    "sentinel": _Option(lambda text: _hosts(text, SENTINEL_PORT), "host:port, with a comma between several"),
+    "master": _Option(str),
+    "sentinel_user": _Option(str),
+    "sentinel_password": _Option(str),
+    "unix": _Option(str),
+    "timeout": _Option(_seconds, "above 0 and at most 3600 seconds"),
+    "connect_timeout": _Option(_seconds, "above 0 and at most 3600 seconds"),
+    "client_name": _Option(str),
+    "ssl_ca_certs": _Option(str),
+    "ssl_ca_path": _Option(str),
+    "ssl_certfile": _Option(str),
+    "ssl_keyfile": _Option(str),
+    "ssl_password": _Option(str),
+    "ssl_cert_reqs": _Option(_verification, "none, optional or required"),
+    "ssl_check_hostname": _Option(_flag, "true or false"),
 }
 
 
-def read_address(address: Address, extra: Mapping[str, Any]) -> RedisPlace:
-    """Everything that is needed to connect. Arguments go before the URL's query."""
-    place = RedisPlace(address.url)
-    place.client = extra.get("client")
+def redis_settings(address: Address, extra: Mapping[str, Any]) -> RedisSettings:
+    """Return what is needed to connect. Arguments override the URL's query."""
+    settings = RedisSettings(address.url)
+    settings.client = extra.get("client")
     options = _options(address, extra)
-    place.call_s = options.pop("timeout", CALL_S)
-    place.sentinels = options.pop("sentinel", [])
-    place.master = options.pop("master", "")
-    place.settings = _settings(address, options)
-    place.hosts = [(host, port or PORT) for host, port in address.places] or [("localhost", PORT)]
-    place.is_cluster = options.get("cluster", len(place.hosts) > 1)
-    if place.sentinels:
-        _check_sentinel(place, address)
-        place.sentinel_settings = {
+    settings.call_s = options.pop("timeout", CALL_S)
+    settings.sentinels = options.pop("sentinel", [])
+    settings.master = options.pop("master", "")
+    settings.connection_options = _connection_options(address, options)
+    settings.hosts = [(host, port or PORT) for host, port in address.places] or [("localhost", PORT)]
+    settings.is_cluster = options.get("cluster", len(settings.hosts) > 1)
+    if settings.sentinels:
+        _check_sentinel(settings, address)
+        settings.sentinel_options = {
             key: options[option]
             for key, option in (("username", "sentinel_user"), ("password", "sentinel_password"))
             if option in options
         }
-    elif place.master:
-        raise BadUrl(f"{address.url}: master={place.master} needs the sentinels that know it: sentinel=host:port")
-    if place.is_cluster and place.settings.get("db"):
+    elif settings.master:
+        raise BadUrl(f"{address.url}: master={settings.master} needs the sentinels that know it: sentinel=host:port")
+    if settings.is_cluster and settings.connection_options.get("db"):
         raise BadUrl(f"{address.url}: a Redis Cluster has only the database 0")
-    return place
+    return settings
 
 
 def _options(address: Address, extra: Mapping[str, Any]) -> dict[str, Any]:
     given = {**address.rest, **{name: value for name, value in extra.items() if name != "client"}}
-    read = {}
+    options = {}
     for name, value in given.items():
         if name not in _OPTIONS:
             raise CallerError(f"{address.url} has no option {name!r}; those of Redis are client, {', '.join(_OPTIONS)}")
         try:
-            read[name] = _OPTIONS[name](value)
+            options[name] = _OPTIONS[name].read(value)
         except (TypeError, ValueError) as problem:
-            raise CallerError(f"the option {name}={value!r} of {address.url} is wrong: {problem}") from problem
-    return read
+            raise CallerError(f"{name} must be {_OPTIONS[name].must_be}, got {value!r} ({address.url})") from problem
+    return options
 
 
-def _settings(address: Address, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What redis-py's connections are told."""
+def _connection_options(address: Address, options: Mapping[str, Any]) -> dict[str, Any]:
     database = address.path.strip("/") or "0"
     if not database.isdigit():
-        raise BadUrl(f"{address.url}: the path is the number of a database, as in /0, and {database!r} is none")
-    settings: dict[str, Any] = {
+        raise BadUrl(f"{address.url}: the path must be the number of a database, as in /0, got /{database}")
+    found: dict[str, Any] = {
         "db": int(database),
         "username": address.user or None,
         "password": address.password,
@@ -149,30 +158,27 @@ def _settings(address: Address, options: Mapping[str, Any]) -> dict[str, Any]:
         "protocol": 2,  # replies look the same on every server and in every version of redis-py
     }
     if "client_name" in options:
-        settings["client_name"] = options["client_name"]
+        found["client_name"] = options["client_name"]
     tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
     if address.scheme.startswith("rediss"):
-        settings["ssl"] = True
-        settings.update(tls)
+        found["ssl"] = True
+        found.update(tls)
         if tls.get("ssl_cert_reqs") == "none":
-            settings.setdefault("ssl_check_hostname", False)
+            found.setdefault("ssl_check_hostname", False)
     elif tls:
-        raise BadUrl(f"{address.url}: {', '.join(tls)} is for TLS; the scheme is redis{_after(address.scheme)} then")
+        scheme = address.scheme.replace("redis", "rediss", 1)
+        raise BadUrl(f"{address.url}: {', '.join(tls)} needs TLS: the scheme must be {scheme}")
     if "unix" in options:
-        if "ssl" in settings or "cluster" in options or address.netloc:
+        if "ssl" in found or "cluster" in options or address.netloc:
             raise BadUrl(f"{address.url}: unix= stands in place of a host, without TLS and Cluster")
-        settings["unix_socket_path"] = options["unix"]
-    return settings
+        found["unix_socket_path"] = options["unix"]
+    return found
 
 
-def _after(scheme: str) -> str:
-    return "s" + scheme.removeprefix("redis")
-
-
-def _check_sentinel(place: RedisPlace, address: Address) -> None:
-    if not place.master:
-        raise BadUrl(f"{address.url}: sentinel= needs the master's name, too: master=NAME")
-    if address.places or place.is_cluster:
-        raise BadUrl(f"{address.url}: with sentinel= there is no host in the URL, and no cluster=")
-    where = ",".join(f"{host}:{port}" for host, port in place.sentinels)
-    place.where = f"the master {place.master!r} of the sentinels {where}"
+def _check_sentinel(settings: RedisSettings, address: Address) -> None:
+    if not settings.master:
+        raise BadUrl(f"{address.url}: sentinel= needs the name of the master, too: master=NAME")
+    if address.places or settings.is_cluster:
+        raise BadUrl(f"{address.url}: with sentinel= there must be no host in the URL, and no cluster=")
+    sentinels = ",".join(f"{host}:{port}" for host, port in settings.sentinels)
+    settings.where = f"the master {settings.master!r} of the sentinels {sentinels}"

@@ -1,19 +1,20 @@
 """A job as Keuss keeps it in Redis: a JSON object.
 
-| field    | what it is                                                                                     |
+| field    | contents                                                                                       |
 |----------|------------------------------------------------------------------------------------------------|
-| _id      | the job's id, the same as in the index and the hash (not in redis-list, which has no ids)        |
-| payload  | any JSON; bytes as base64, and then `type` is `buffer`: a Buffer of Node                       |
-| hdrs     | headers, an object; elements of Keuss before 1.6.3 lack it                                     |
-| mature   | when it was to be ready when it was pushed, in ms (not in redis-list)                            |
-| tries    | how often it was delivered before                                                              |
-| reserved | absent or false: it waits; true: a worker has it, or had it and its time is over (redis-oq)    |
+| _id      | the job's id, the same as in the index and the hash (not in redis-list, which has no ids)      |
+| payload  | any JSON; bytes as base64                                                                      |
+| type     | `buffer` if the payload is bytes, as of a Buffer of Node; else absent                          |
+| hdrs     | headers, an object; absent in elements of Keuss before 1.6.3                                   |
+| mature   | when the job is ready, as of its push, in ms (not in redis-list)                               |
+| tries    | the number of earlier tries                                                                    |
+| reserved | absent or false: it waits; true: it is reserved, or its lease has ended (redis-oq)             |
 
-redis-list has no ids to tell when a job was pushed: there the header `x-penstock-created` has it, in ms, which
-`job.headers` doesn't show.
+An id of ours contains the time of the push. In redis-list, which has no ids, the header `x-penstock-created` has it, in
+ms; `job.headers` doesn't show it.
 
-The order of fields means nothing to a reader. We write `tries` and `reserved` last, and change them there without
-touching the rest; where a field stands twice, the last one counts for Node, for Redis' Lua and for Python alike.
+Readers don't depend on the order of fields. We write `tries` and `reserved` last, and change them there without
+changing the rest; of a field that is there twice, Node, Redis' Lua and Python read the last one.
 """
 
 import base64
@@ -35,19 +36,19 @@ _TAIL = re.compile(rb',"tries":(\d+)(?:,"reserved":[a-z]+)?}$')
 
 
 def _json(value: Any) -> bytes:
-    """JSON as Redis' Lua can read it, too.
+    """Return JSON that Redis' Lua can read, too.
 
-    It refuses the escape of half a surrogate pair, and a Node peer that reserves such an element would fail with it
-    half done. So a half pair is written as it is; Node reads it as U+FFFD.
+    It refuses the escape of half a surrogate pair, and Keuss' script that reserves such an element would fail halfway.
+    So half a pair is written unescaped; Node reads it as U+FFFD.
     """
     try:
         return _compact(value).encode("utf-8", "surrogatepass")
     except (TypeError, ValueError, RecursionError) as problem:
-        raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
+        raise BadPayload(f"a payload must be bytes or a value that JSON can express: {problem}") from problem
 
 
 def written_payload(job: NewJob, created_ms: int | None = None) -> bytes:
-    """The fields `payload`, `hdrs` and `type`, without braces; with `created_ms` among the headers, if it is given."""
+    """Return the fields `payload`, `hdrs` and `type`, without braces; `created_ms` becomes a header."""
     payload = job.payload
     mark = b""
     if isinstance(payload, _BYTES):
@@ -64,16 +65,17 @@ def written_payload(job: NewJob, created_ms: int | None = None) -> bytes:
 
 
 def written_id(job_id: str) -> bytes:
-    """An id as JSON: ours need no escapes."""
+    """Return an id as JSON: ours need no escapes."""
     return b'"%b"' % job_id.encode() if _PLAIN_ID(job_id) else _json(job_id)
 
 
 def stored_job(
     job_id: str, value: bytes, mature_ms: int | None, state: JobState, token_time: str | None = None
 ) -> StoredJob:
-    """A job from its element. What is no element of Keuss at all comes as bytes: it must not stop the queue.
+    """Return a job from its element. A value that is not an element becomes a payload of bytes: it must not block the
+    queue.
 
-    With `token_time`, the end of a reservation as it is stored, the job gets its token.
+    With `token_time`, the end of a lease as stored, the job gets its token.
     """
     element = _read(value)
     if not isinstance(element, dict):

@@ -1,9 +1,25 @@
-"""The Lua scripts, each with what it builds on. A call is one round trip, whatever the number of jobs."""
+"""The Lua scripts, and commands as bytes. A call of a script is one round trip, whatever the number of jobs."""
 
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import hiredis
+
+Argument = bytes | str | int
+
+
+def packed(words: Sequence[Argument]) -> bytes:
+    """Return a command in RESP."""
+    pack: Any = hiredis.pack_command
+    try:
+        command: bytes = pack(tuple(words))
+    except UnicodeEncodeError:
+        # Ids that are not UTF-8 were decoded with escapes, and are sent as they were.
+        command = pack(tuple(w.encode("utf-8", "surrogateescape") if isinstance(w, str) else w for w in words))
+    return command
 
 
 class Script(NamedTuple):
@@ -14,36 +30,37 @@ class Script(NamedTuple):
     sha: bytes
 
 
-# What each is made of; the last part does the work.
-_PARTS = {
-    "push": ("queue", "adding", "push"),
-    "pop": ("queue", "taking", "pop"),
-    "put_back": ("queue", "put_back"),
-    "reserve": ("queue", "taking", "reserve"),
-    "ack": ("queue", "leases", "ack"),
-    "nack": ("queue", "leases", "nack"),
-    "extend": ("queue", "leases", "extend"),
-    "move": ("queue", "leases", "adding", "move"),
-    "hold": ("queue", "leases", "hold"),
-    "remove": ("queue", "remove"),
-    "purge": ("queue", "looking", "purge"),
-    "peek": ("queue", "looking", "peek"),
-    "reserved": ("queue", "reserved"),
-    "sizes": ("queue", "looking", "sizes"),
-    "next": ("queue", "next"),
-    "claim": ("queue", "taking", "claims", "claim"),
-    "claim_lease": ("queue", "claims", "claim_lease"),
-    "claim_end": ("queue", "claims", "claim_end"),
-    "list_push": ("list_push",),
-    "list_pop": ("list_pop",),
-    "list_put_back": ("list_put_back",),
-    "list_purge": ("list_purge",),
+# The files that each is made of. Its function, in the last one, has the script's name.
+_FILES = {
+    "push": ("queue", "push"),
+    "move": ("queue", "leases", "push", "move"),
+    "pop": ("queue", "ready_jobs"),
+    "put_back": ("queue", "ready_jobs"),
+    "reserve": ("queue", "ready_jobs"),
+    "ack": ("queue", "leases"),
+    "nack": ("queue", "leases"),
+    "extend": ("queue", "leases"),
+    "hold": ("queue", "leases"),
+    "claim": ("queue", "ready_jobs", "claims"),
+    "renew_claim": ("queue", "claims"),
+    "end_claim": ("queue", "claims"),
+    "peek": ("queue", "scan"),
+    "sizes": ("queue", "scan"),
+    "purge": ("queue", "scan"),
+    "next_score": ("queue", "scan"),
+    "reserved": ("queue", "scan"),
+    "remove": ("queue", "scan"),
+    "list_push": ("list",),
+    "list_pop": ("list",),
+    "list_put_back": ("list",),
+    "list_purge": ("list",),
 }
 
 
 @cache
 def script(name: str) -> Script:
-    """The script of a name, read when it is first asked for."""
+    """Return a script by its name; it is read at the first use."""
     folder = files("penstock.queues.stores.redis") / "lua"
-    text = b"\n".join((folder / f"{part}.lua").read_bytes() for part in _PARTS[name])
+    parts = [(folder / f"{file}.lua").read_bytes() for file in _FILES[name]]
+    text = b"\n".join([*parts, f"return {name}()".encode()])
     return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode())

@@ -1,18 +1,21 @@
 """Connections to Redis for stores, signals and statistics.
 
-redis-py connects, speaks the protocol, and knows Sentinel and Cluster. A call takes a connection of its pool, sends,
-and reads the reply, by hand: so it is known whether a call that failed was sent, and nothing is ever sent twice by
-itself, as redis-py's clients do by default. A connection that is found dead before anything is sent is replaced; so
-after a server came back, the next call works.
+redis-py connects, speaks the protocol, and knows Sentinel and Cluster. A call takes a connection, sends, and reads the
+reply by itself: so it is known whether a call that failed was sent, and no call is ever sent twice, as redis-py's
+clients do by default. A connection that is found dead before anything is sent is replaced, so that the first call after
+a restart of the server works.
 
-Calls that are made at the same time use several connections, up to a limit; those that wait for their turn wait here.
-Who cancels a call that takes jobs waits for its end, so that they can be given back; any other is cut off, and its
-connection with it.
+    call, call_many, run    one command, several, a script: the way in
+    _exchange               one message out, its replies in; errors become those of `penstock.errors`
+    _exchange_in_cluster    the same, at the node that has the key
+
+Calls that are made at the same time use several connections, up to CONNECTIONS_MAX; further calls wait for one. A call
+that is cancelled loses its connection, since the reply is still to come.
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -23,62 +26,68 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from penstock.errors import CallerError, ConnectionLost, PenstockError
-from penstock.queues.aio.runtime import to_the_end
+from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PenstockError
 from penstock.queues.options import Address
-from penstock.queues.stores.redis.address import RedisPlace, read_address
-from penstock.queues.stores.redis.errors import RAISED, explain
-from penstock.queues.stores.redis.packing import Word, packed
-from penstock.queues.stores.redis.scripts import Script
+from penstock.queues.stores.redis.address import RedisSettings, redis_settings
+from penstock.queues.stores.redis.errors import REDIS_ERRORS, explain
+from penstock.queues.stores.redis.scripts import Argument, Script, packed
 
 CONNECTIONS_MAX = 16  # for calls: more than a server's one thread can use, whatever the number of tasks
 REDIRECTS_MAX = 5  # of one call in a Cluster that is being changed
-CLOSE_S = 5.0  # that calls under way have left when the link is closed
-
-Undo = Callable[[Any], Awaitable[None]]
+CLOSE_S = 5.0  # for calls under way when the link is closed
 
 
 class RedisLink:
-    """A way to one Redis. Stores, signals and statistics of the same server share it."""
+    """The connections to one Redis. A store, its signals and its statistics share them."""
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
-        self.place: RedisPlace = read_address(address, extra)
-        self.where = self.place.where
+        self._settings = redis_settings(address, extra)
+        self.where = self._settings.where
+        self.is_cluster = self._settings.is_cluster  # whether the keys of one call must have the same hash tag
         self._client: Any = None
-        self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
-        # What a function makes is for this link alone, which closes it.
-        self._is_mine = self.place.client is None or callable(self.place.client)
-        if not self._is_mine:
-            self._client = _checked(self.place.client)
+        self._pool: Any = None  # of the client, unless it is a Cluster
+        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        given = self._settings.client
+        if given is not None and not callable(given):
+            self._use(given)
 
-    @property
-    def is_cluster(self) -> bool:
-        """Whether keys of one call must have the same hash tag."""
-        return self.place.is_cluster if self._client is None else isinstance(self._client, redis.RedisCluster)
+    def _use(self, client: Any) -> None:
+        if not isinstance(client, redis.Redis | redis.RedisCluster):
+            raise CallerError(
+                "client= takes a redis.asyncio.Redis, a redis.asyncio.RedisCluster or a function that returns one, "
+                f"got {type(client).__name__}"
+            )
+        self._client = client
+        self.is_cluster = isinstance(client, redis.RedisCluster)
+        if isinstance(client, redis.Redis):
+            self._pool = client.connection_pool
 
     async def open(self) -> None:
-        """Connect. Raises with what to do if nobody answers, or if the password is wrong."""
-        if self._client is None:
-            self._client = await self._new_client()
+        """Connect. The error says what to do if the server can't be reached or the password is wrong."""
         try:
+            if self._client is None:
+                await self._make_client()
             if self.is_cluster:
                 await self._client.initialize()
             await self.now_ms()
-        except RAISED as problem:
+        except REDIS_ERRORS as problem:
             await self.close()
-            raise explain(problem, self.where, was_sent=False, again=True) from problem
+            raise explain(problem, self.where, was_sent=False, idempotent=True) from problem
         except BaseException:
             await self.close()
             raise
 
-    async def _new_client(self) -> Any:
-        if not callable(self.place.client):
-            return _made(self.place)
-        client = self.place.client()
-        return _checked(await client if inspect.isawaitable(client) else client)
+    async def _make_client(self) -> None:
+        if callable(self._settings.client):
+            client = self._settings.client()
+            self._use(await client if inspect.isawaitable(client) else client)
+            return
+        self._use(self._settings.client or _new_client(self._settings))
+        if self._settings.has_one_server:
+            self._pool = _connections_of_server(self._pool)
 
     async def close(self) -> None:
-        """Wait for calls under way, then let go of the connections; a client that was given stays open."""
+        """Wait for calls under way, then close the connections. A client that was given stays open."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -87,129 +96,123 @@ class RedisLink:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     while taken < CONNECTIONS_MAX:
-                        await self._turns.acquire()
+                        await self._free.acquire()
                         taken += 1
-            if self._is_mine:
-                with suppress(*RAISED, RuntimeError):
+            if client is not self._settings.client:
+                with suppress(*REDIS_ERRORS, RuntimeError):
                     await client.aclose()
         finally:
-            # Who waits for a turn is to hear that there are none; and the link may be opened again.
+            # Calls that wait for a connection get an error now; and the link may be opened again.
             for _ in range(taken):
-                self._turns.release()
+                self._free.release()
 
     async def now_ms(self) -> int:
-        """The server's time."""
+        """Return the server's time."""
         seconds, micros = await self.call(b"TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def call(self, *words: Word, key: Word | None = None, again: bool = True, undo: Undo | None = None) -> Any:
-        """One command's reply. In a Cluster it goes where the key is, or anywhere. `again`: it may be done twice."""
-        work = self._one(words, key, again)
-        return await (work if undo is None else to_the_end(work, undo))
+    async def call(self, *words: Argument, key: Argument | None = None, idempotent: bool = True) -> Any:
+        """Return the reply to one command. In a Cluster it goes to the node of the key; without a key, to any node.
 
-    async def _one(self, words: Sequence[Word], key: Word | None, again: bool) -> Any:
-        return (await self._trip([words], key, again))[0]
+        `idempotent`: to do it twice is harmless, so that a lost reply is a `ConnectionLost`, not an `OutcomeUnknown`.
+        """
+        return (await self._exchange(packed(words), 1, key, idempotent))[0]
 
     async def call_many(
-        self, commands: Sequence[Sequence[Word]], *, key: Word | None = None, again: bool = True
+        self, commands: Sequence[Sequence[Argument]], *, key: Argument | None = None, idempotent: bool = True
     ) -> list[Any]:
-        """The replies of several commands, in one round trip; the first error is raised."""
-        return await self._trip(commands, key, again)
+        """Return the replies to several commands, in one round trip; the first error is raised."""
+        return await self._exchange(b"".join(map(packed, commands)), len(commands), key, idempotent)
 
-    async def run(
-        self, script: Script, keys: Sequence[Word], args: Sequence[Word], *, again: bool, undo: Undo | None = None
-    ) -> Any:
-        """A script's reply. If the caller is cancelled, `undo` is called with the reply that nobody gets."""
-        work = self._run(script, keys, args, again)
-        return await (work if undo is None else to_the_end(work, undo))
-
-    async def _run(self, script: Script, keys: Sequence[Word], args: Sequence[Word], again: bool) -> Any:
-        rest: list[Word] = [len(keys), *keys, *args]
+    async def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Argument], *, idempotent: bool) -> Any:
+        """Return a script's reply."""
+        message = packed((b"EVALSHA", script.sha, len(keys), *keys, *args))
         try:
-            return (await self._trip([[b"EVALSHA", script.sha, *rest]], keys[0], again))[0]
+            return (await self._exchange(message, 1, keys[0], idempotent))[0]
         except exceptions.NoScriptError:
             # The server was restarted, or never had it: nothing was done.
-            return (await self._trip([[b"EVAL", script.text, *rest]], keys[0], again))[0]
+            message = packed((b"EVAL", script.text, len(keys), *keys, *args))
+            return (await self._exchange(message, 1, keys[0], idempotent))[0]
 
-    async def _trip(self, commands: Sequence[Sequence[Word]], key: Word | None, again: bool) -> list[Any]:
-        message = b"".join([packed(command) for command in commands])
-        async with self._turn() as client:
-            if not self.is_cluster:
-                return await self._exchange(client, message, len(commands), again)
-            return await self._exchange_in_cluster(client, message, len(commands), key, again)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[Any]:
-        """The client, as soon as there are not too many who use it."""
+    async def _exchange(
+        self, message: bytes, count: int, key: Argument | None, idempotent: bool, pool: Any = None
+    ) -> list[Any]:
+        """Send a message of `count` commands on one connection, and return their replies."""
         if self._client is None:
             raise _closed(self.where)
-        async with self._turns:
+        if self.is_cluster and pool is None:
+            return await self._exchange_in_cluster(message, count, key, idempotent)
+        pool = self._pool if pool is None else pool
+        was_sent = False
+        async with self._free:
             if self._client is None:
                 raise _closed(self.where)
-            yield self._client
-
-    async def _exchange(self, source: Any, message: bytes, count: int, again: bool) -> list[Any]:
-        """Send and read on a connection of a client, or of a Cluster's node."""
-        was_sent = False
-        try:
-            async with asyncio.timeout(self.place.call_s), connection_of(source) as connection:
-                was_sent = True
-                await connection.send_packed_command([message], check_health=False)
-                return await replies(connection, count)
-        except exceptions.NoScriptError:
-            raise
-        except RAISED as problem:
-            if self.is_cluster and isinstance(problem, exceptions.AskError):  # MovedError is one, too
+            try:
+                async with asyncio.timeout(self._settings.call_s):
+                    connection = await pool.get_connection()
+                    try:
+                        was_sent = True
+                        await connection.send_packed_command([message], check_health=False)
+                        return await _replies(connection, count)
+                    finally:
+                        await pool.release(connection)
+            except exceptions.NoScriptError:
                 raise
-            raise explain(problem, self.where, was_sent=was_sent, again=again) from problem
+            except REDIS_ERRORS as problem:
+                if self.is_cluster and isinstance(problem, exceptions.AskError):  # MovedError is one, too
+                    raise
+                raise explain(problem, self.where, was_sent=was_sent, idempotent=idempotent) from problem
 
     async def _exchange_in_cluster(
-        self, client: Any, message: bytes, count: int, key: Word | None, again: bool
+        self, message: bytes, count: int, key: Argument | None, idempotent: bool
     ) -> list[Any]:
-        node = None
+        client = self._client
+        asked: exceptions.AskError | None = None  # where these keys are just now, for one call
         for _ in range(REDIRECTS_MAX):
             try:
-                if node is None:
-                    await client.initialize()
-                    node = client.get_default_node() if key is None else client.get_node_from_key(key)
-                return await self._exchange(node, message, count, again)
+                await client.initialize()
+                if asked is not None:
+                    node = client.get_node(host=asked.host, port=asked.port)
+                    asking = packed([b"ASKING"]) + message
+                    return (await self._exchange(asking, count + 1, key, idempotent, _connections_of_node(node)))[1:]
+                node = client.get_default_node() if key is None else client.get_node_from_key(key)
+                return await self._exchange(message, count, key, idempotent, _connections_of_node(node))
             except exceptions.MovedError:
-                node = None
-                await self._learn(client)
-            except exceptions.AskError as elsewhere:
-                node = client.get_node(host=elsewhere.host, port=elsewhere.port)
-                message, count = packed([b"ASKING"]) + message, count + 1
-                return (await self._exchange(node, message, count, again))[1:]
-            except PenstockError:
-                # Another node may have taken over: the next call asks who.
+                asked = None
+                await self._learn_nodes(client)
+            except exceptions.AskError as redirect:
+                asked = redirect
+            except (ConnectionLost, OutcomeUnknown):
+                # Another node may have taken over: the next call goes to that one.
                 with suppress(PenstockError):
-                    await self._learn(client)
+                    await self._learn_nodes(client)
                 raise
             except exceptions.NoScriptError:
                 raise
-            except RAISED as problem:
-                raise explain(problem, self.where, was_sent=False, again=again) from problem
-        raise ConnectionLost(f"the Redis Cluster at {self.where} sends calls from node to node: try again")
+            except REDIS_ERRORS as problem:
+                raise explain(problem, self.where, was_sent=False, idempotent=idempotent) from problem
+        raise ConnectionLost(f"the Redis Cluster at {self.where} redirected a call {REDIRECTS_MAX} times: try again")
 
-    async def _learn(self, client: Any) -> None:
+    async def _learn_nodes(self, client: Any) -> None:
         """Ask the Cluster which node has which keys."""
         try:
             await client.nodes_manager.initialize()
-        except RAISED as problem:
-            raise explain(problem, self.where, was_sent=False, again=True) from problem
+        except REDIS_ERRORS as problem:
+            raise explain(problem, self.where, was_sent=False, idempotent=True) from problem
 
     async def scan(self, pattern: bytes) -> list[bytes]:
-        """All keys that match, of all nodes."""
-        async with self._turn() as client:
-            if self.is_cluster:
-                await client.initialize()
+        """Return all keys that match, of all nodes, sorted."""
+        if self._client is None:
+            raise _closed(self.where)
+        pools = [self._pool]
+        if self.is_cluster:
+            pools = [_connections_of_node(node) for node in self._client.get_primaries()]
         found: set[bytes] = set()
-        for source in client.get_primaries() if self.is_cluster else [client]:
+        for pool in pools:
             cursor = b"0"
             while True:
                 message = packed([b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000])
-                async with self._turn():
-                    [[cursor, keys]] = await self._exchange(source, message, 1, True)
+                [[cursor, keys]] = await self._exchange(message, 1, None, True, pool)
                 found.update(keys)
                 if cursor in {b"0", 0}:
                     break
@@ -218,87 +221,92 @@ class RedisLink:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Any]:
         """A connection for subscriptions, which is closed afterwards."""
-        if self._client is None:
+        client = self._client
+        if client is None:
             raise _closed(self.where)
-        source = self._client.get_random_node() if self.is_cluster else self._client
+        pool = _connections_of_node(client.get_random_node()) if self.is_cluster else client.connection_pool
         try:
-            async with connection_of(source) as connection:
-                try:
-                    yield connection
-                finally:
-                    with suppress(*RAISED):
-                        await connection.disconnect(nowait=True)
-        except RAISED as problem:
-            raise explain(problem, self.where, was_sent=False, again=True) from problem
+            connection = await pool.get_connection()
+            try:
+                yield connection
+            finally:
+                with suppress(*REDIS_ERRORS):
+                    await connection.disconnect(nowait=True)
+                await pool.release(connection)
+        except REDIS_ERRORS as problem:
+            raise explain(problem, self.where, was_sent=False, idempotent=True) from problem
 
 
-@asynccontextmanager
-async def connection_of(source: Any) -> AsyncIterator[Any]:
-    """A connection that is known to have been alive a moment ago."""
-    connection: Any
-    if not isinstance(source, ClusterNode):
-        connection = await source.connection_pool.get_connection()
+class _KeptConnections:
+    """Connections that are kept for the next call: redis-py's pool takes more time than the call itself.
+
+    `take` returns one that may be closed; `give` keeps it. For a caller they are a pool of redis-py.
+    """
+
+    def __init__(self, take: Callable[[], Any], give: Callable[[Any], None]) -> None:
+        self._take = take
+        self._give = give
+
+    async def get_connection(self) -> Any:
+        """Return a connection that is open and has nothing to read: no end, and no reply that belongs to no call."""
+        connection = self._take()
         try:
-            yield connection
-        finally:
-            await source.connection_pool.release(connection)
-        return
-    connection = source.acquire_connection()
-    try:
-        # Before redis-py 8 it has another name.
-        is_stale = getattr(connection, "can_read", None) or connection.can_read_destructive
-        if connection.is_connected and await is_stale():
-            await connection.disconnect(nowait=True)
-        await connection.connect()
-        yield connection
-    finally:
-        # Before redis-py 7 nodes had no method for it.
-        getattr(source, "release", source._free.append)(connection)
+            if connection.is_connected:
+                # Before redis-py 8 it has another name.
+                has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
+                with suppress(*REDIS_ERRORS):
+                    if not await has_data():
+                        return connection
+                await connection.disconnect(nowait=True)
+            await connection.connect()
+        except BaseException:
+            self._give(connection)
+            raise
+        return connection
+
+    async def release(self, connection: Any) -> None:
+        self._give(connection)
 
 
-async def replies(connection: Any, count: int) -> list[Any]:
-    """The replies of so many commands; all are read before an error is raised, lest one be taken for another's."""
-    found: list[Any] = []
-    problem: exceptions.ResponseError | None = None
+def _connections_of_server(pool: Any) -> _KeptConnections:
+    idle: list[Any] = []
+    return _KeptConnections(lambda: idle.pop() if idle else pool.get_available_connection(), idle.append)
+
+
+def _connections_of_node(node: ClusterNode) -> _KeptConnections:
+    # Before redis-py 7 nodes had no method `release`.
+    return _KeptConnections(node.acquire_connection, getattr(node, "release", node._free.append))
+
+
+async def _replies(connection: Any, count: int) -> list[Any]:
+    """Read the replies to `count` commands, all of them before an error is raised: the next call must not get one."""
+    replies: list[Any] = []
+    refusal: exceptions.ResponseError | None = None
     for _ in range(count):
         try:
-            found.append(await connection.read_response(disable_decoding=True))
-        except exceptions.ResponseError as refusal:
-            found.append(None)
-            problem = problem or refusal
-    if problem is not None:
-        raise problem
-    return found
+            replies.append(await connection.read_response(disable_decoding=True))
+        except exceptions.ResponseError as problem:
+            replies.append(None)
+            refusal = refusal or problem
+    if refusal is not None:
+        raise refusal
+    return replies
 
 
 def _closed(where: str) -> CallerError:
-    return CallerError(f"the link to {where} was closed; connect anew")
+    return CallerError(f"the connection to {where} is closed: open the store again")
 
 
-def _checked(client: Any) -> Any:
-    if not isinstance(client, redis.Redis | redis.RedisCluster):
-        raise CallerError(
-            "client= takes a redis.asyncio.Redis, a redis.asyncio.RedisCluster or a function that returns one, "
-            f"got {type(client).__name__}"
-        )
-    return client
-
-
-def _untyped(thing: Any) -> Any:
-    """Parts of redis-py have no types."""
-    return thing
-
-
-def _made(place: RedisPlace) -> Any:
+def _new_client(settings: RedisSettings) -> Any:
     never = Retry(NoBackoff(), 0)
-    settings = {**place.settings, "retry": never, "socket_timeout": None}
-    if place.sentinels:
-        settings_there = {**place.sentinel_settings, "retry": never, "socket_timeout": place.call_s}
-        sentinel: Any = _untyped(Sentinel)(place.sentinels, sentinel_kwargs=settings_there, **settings)
-        return sentinel.master_for(place.master)
-    if place.is_cluster:
-        settings.pop("db")
-        nodes = [ClusterNode(host, port) for host, port in place.hosts]
-        return redis.RedisCluster(startup_nodes=nodes, **settings)
-    host, port = place.hosts[0]
-    return redis.Redis(host=host, port=port, **settings)
+    options = {**settings.connection_options, "retry": never, "socket_timeout": None}
+    if settings.sentinels:
+        sentinel_options = {**settings.sentinel_options, "retry": never, "socket_timeout": settings.call_s}
+        sentinel: Any = Sentinel  # parts of redis-py have no types
+        return sentinel(settings.sentinels, sentinel_kwargs=sentinel_options, **options).master_for(settings.master)
+    if settings.is_cluster:
+        options.pop("db")
+        nodes = [ClusterNode(host, port) for host, port in settings.hosts]
+        return redis.RedisCluster(startup_nodes=nodes, **options)
+    host, port = settings.hosts[0]
+    return redis.Redis(host=host, port=port, **options)

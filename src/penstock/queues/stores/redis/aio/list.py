@@ -1,12 +1,12 @@
 """`redis+list:` keeps jobs in Redis as Keuss' redis-list does: the fastest queue that Node and Python can share.
 
-| key                       | type   | whose | read and written                                                    |
-|---------------------------|--------|-------|---------------------------------------------------------------------|
-| keuss:q:list:QUEUE        | list   | Keuss | `{"payload":..,"hdrs":..,"tries":N}`; pushed left, popped right     |
-| penstock:list:told:...    | string | ours  | keeps signals that may be needless apart                            |
+| key                          | type   | owner | contents                                                         |
+|------------------------------|--------|-------|------------------------------------------------------------------|
+| keuss:q:list:QUEUE           | list   | Keuss | `{"payload":..,"hdrs":..,"tries":N}`; pushed left, popped right  |
+| penstock:list:signalled:...  | string | ours  | limits repeated signals to one in 50 ms                          |
 
-Signals and statistics have Keuss' channels and hashes (`signals.redis_pubsub`, `stats.redis`). There are no ids, no
-delays and no reservations: `push` gives the length of the list, as Keuss does, and `pop` is the only way out. All else
+Signals and statistics have Keuss' channels and hashes (`signal`, `stats`). There are no ids, no delays and no
+reservations: `push` returns the length of the list, as Keuss does, and jobs are taken with `pop` only. Everything else
 is refused. The time of a push is among an element's headers, as `x-penstock-created`; `job.headers` doesn't show it.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from penstock.job import JobState, NewJob, Sizes, StoredJob
 from penstock.queues.aio.driver import Driver, Page
+from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.aio.signal import Signal
 from penstock.queues.aio.stats import Stats
 from penstock.queues.capabilities import Capability
@@ -25,9 +26,8 @@ from penstock.queues.stores.redis.aio.link import RedisLink
 from penstock.queues.stores.redis.aio.signal import RedisSignal
 from penstock.queues.stores.redis.aio.stats import RedisStats
 from penstock.queues.stores.redis.element import CREATED, stored_job, written_payload
-from penstock.queues.stores.redis.keys import LIST, check_list_name, list_keys, pattern_of, stats_key, tag_of
-from penstock.queues.stores.redis.packing import Word
-from penstock.queues.stores.redis.scripts import script
+from penstock.queues.stores.redis.keys import LIST, check_list_name, counters_key, list_keys, pattern_of
+from penstock.queues.stores.redis.scripts import Argument, script
 
 
 class RedisListDriver(Driver):
@@ -42,84 +42,81 @@ class RedisListDriver(Driver):
 
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
-        self.link = RedisLink(address, extra)
+        self._link = RedisLink(address, extra)
 
     async def open(self) -> None:
-        await self.link.open()
+        await self._link.open()
 
     async def close(self) -> None:
-        await self.link.close()
+        await self._link.close()
 
     def own_signal(self) -> Signal | None:
-        return RedisSignal(self.address, self.extra, self.link)
+        return RedisSignal(self.address, self.extra, self._link)
 
     def own_stats(self) -> Stats | None:
-        return RedisStats(self.address, self.extra, self.options.name, self.link)
+        return RedisStats(self.address, self.extra, self.options.name, self._link)
 
     async def now_ms(self) -> int:
-        return await self.link.now_ms() + self.shift_ms
+        return await self._link.now_ms() + self.shift_ms
 
     def check_queue(self, queue: str) -> None:
-        if self.link.is_cluster:
-            check_list_name(queue, self.link.where)
+        if self._link.is_cluster:
+            check_list_name(queue, self._link.where)
 
     def counts(self, queue: str) -> bool:
-        return self._stats_key(queue) is not None
+        return self._counters_key(queue) is not None
 
-    def _stats_key(self, queue: str) -> bytes | None:
-        """The key of the counters, where scripts can write them: in a Cluster only in the slot of the jobs."""
+    def _counters_key(self, queue: str) -> bytes | None:
         if self.counts_in is None or queue in self.uncounted:
             return None
-        key = stats_key(self.counts_in, queue)
-        tag = tag_of(queue)
-        return None if self.link.is_cluster and (tag is None or tag_of(key) != tag) else key
+        return counters_key(self.counts_in, queue, self._link.is_cluster)
 
     def _keys(self, queue: str) -> tuple[bytes, bytes, bytes]:
         self.check_queue(queue)
-        return list_keys(queue, self._stats_key(queue))
+        return list_keys(queue, self._counters_key(queue))
 
     def prepare(self, job: NewJob) -> None:
         job.prepared = b'{%b,"tries":%d}' % (written_payload(job, int(time.time() * 1000)), job.tries)
 
     async def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        args: list[Word] = [channel or b"", *(job.prepared for job in jobs)]
-        before = await self.link.run(script("list_push"), self._keys(queue), args, again=False)
+        args: list[Argument] = [channel or b"", *(job.prepared for job in jobs)]
+        before = await self._link.run(script("list_push"), self._keys(queue), args, idempotent=False)
         return [str(before + n) for n in range(1, len(jobs) + 1)]
 
     async def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
-        undo = partial(self._unpop, queue)
-        return _jobs(await self.link.run(script("list_pop"), self._keys(queue), [count], again=False, undo=undo))
+        pop = self._link.run(script("list_pop"), self._keys(queue), [count], idempotent=False)
+        return _jobs(await to_the_end(pop, partial(self._undo_pop, queue)))
 
-    async def _unpop(self, queue: str, reply: Any) -> None:
+    async def _undo_pop(self, queue: str, reply: Any) -> None:
         await self.put_back(queue, _jobs(reply))
 
     async def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
         if jobs:
             values = [job.raw for job in reversed(jobs)]
-            await self.link.run(script("list_put_back"), self._keys(queue), values, again=False)
+            await self._link.run(script("list_put_back"), self._keys(queue), values, idempotent=False)
 
     async def purge(self, queue: str) -> int:
-        return int(await self.link.run(script("list_purge"), self._keys(queue), [], again=True))
+        return int(await self._link.run(script("list_purge"), self._keys(queue), [], idempotent=True))
 
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
-        """Pages are counted from the old end: what is popped meanwhile makes a later page begin further on."""
+        """Pages are counted from the old end: jobs that are popped between two pages shift the second one."""
         if state not in {None, JobState.READY}:
             return Page([], None)
         key = self._keys(queue)[0]
         seen = int(cursor or 0)
-        total, found = await self.link.call_many([[b"LLEN", key], [b"LRANGE", key, -seen - count, -seen - 1]], key=key)
+        total, found = await self._link.call_many([[b"LLEN", key], [b"LRANGE", key, -seen - count, -seen - 1]], key=key)
         return Page(_jobs(found[::-1]), str(seen + len(found)) if total > seen + len(found) else None)
 
     async def sizes(self, queue: str) -> Sizes:
         key = self._keys(queue)[0]
-        total = int(await self.link.call(b"LLEN", key, key=key))
+        total = int(await self._link.call(b"LLEN", key, key=key))
         return Sizes(total, total, 0, None)
 
     async def next_mature_ms(self, queue: str) -> int | None:
         return await self.now_ms() if (await self.sizes(queue)).total else None
 
     async def queues(self) -> list[str]:
-        return [key[len(LIST) :].decode(errors="replace") for key in await self.link.scan(pattern_of(LIST))]
+        return [key[len(LIST) :].decode(errors="replace") for key in await self._link.scan(pattern_of(LIST))]
 
 
 def _jobs(reply: list[bytes] | None) -> list[StoredJob]:

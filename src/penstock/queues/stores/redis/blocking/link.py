@@ -1,16 +1,22 @@
 """Connections to Redis for stores, signals and statistics.
 
-redis-py connects, speaks the protocol, and knows Sentinel and Cluster. A call takes a connection of its pool, sends,
-and reads the reply, by hand: so it is known whether a call that failed was sent, and nothing is ever sent twice by
-itself, as redis-py's clients do by default. A connection that is found dead before anything is sent is replaced; so
-after a server came back, the next call works.
+redis-py connects, speaks the protocol, and knows Sentinel and Cluster. A call takes a connection, sends, and reads the
+reply by itself: so it is known whether a call that failed was sent, and no call is ever sent twice, as redis-py's
+clients do by default. A connection that is found dead before anything is sent is replaced, so that the first call after
+a restart of the server works.
 
-Threads may share a link; each call has a connection of its own, up to a limit. After a fork, the child makes its own.
+    call, call_many, run    one command, several, a script: the way in
+    _exchange               one message out, its replies in; errors become those of `penstock.errors`
+    _exchange_in_cluster    the same, at the node that has the key
+
+Threads may share a link: each call has a connection of its own, up to CONNECTIONS_MAX; further calls wait for one.
+After a fork, the child makes its own connections.
 """
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,171 +27,183 @@ from redis.cluster import ClusterNode
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from penstock.errors import CallerError, ConnectionLost, PenstockError
+from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PenstockError
 from penstock.queues.options import Address
-from penstock.queues.stores.redis.address import RedisPlace, read_address
-from penstock.queues.stores.redis.errors import RAISED, explain
-from penstock.queues.stores.redis.packing import Word, packed
-from penstock.queues.stores.redis.scripts import Script
+from penstock.queues.stores.redis.address import RedisSettings, redis_settings
+from penstock.queues.stores.redis.errors import REDIS_ERRORS, explain
+from penstock.queues.stores.redis.scripts import Argument, Script, packed
 
-CONNECTIONS_MAX = 64  # for calls: that many threads may call at the same time, others wait for their turn
+CONNECTIONS_MAX = 64  # for calls: that many threads may call at the same time
 REDIRECTS_MAX = 5  # of one call in a Cluster that is being changed
-CLOSE_S = 5.0  # that calls of other threads have left when the link is closed
-
-Undo = Callable[[Any], None]
+CLOSE_S = 5.0  # for calls of other threads when the link is closed
 
 
 class RedisLink:
-    """A way to one Redis. Stores, signals and statistics of the same server share it."""
+    """The connections to one Redis. A store, its signals and its statistics share them."""
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
-        self.place: RedisPlace = read_address(address, extra)
-        self.where = self.place.where
+        self._settings = redis_settings(address, extra)
+        self.where = self._settings.where
+        self.is_cluster = self._settings.is_cluster  # whether the keys of one call must have the same hash tag
         self._client: Any = None
-        self._turns = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        # What a function makes is for this link alone, which closes it.
-        self._is_mine = self.place.client is None or callable(self.place.client)
-        if not self._is_mine:
-            self._client = _checked(self.place.client)
+        self._pool: Any = None  # of the client, unless it is a Cluster
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        given = self._settings.client
+        if given is not None and not callable(given):
+            self._use(given)
 
-    @property
-    def is_cluster(self) -> bool:
-        """Whether keys of one call must have the same hash tag."""
-        return self.place.is_cluster if self._client is None else isinstance(self._client, redis.RedisCluster)
+    def _use(self, client: Any) -> None:
+        if not isinstance(client, redis.Redis | redis.RedisCluster):
+            raise CallerError(
+                "client= takes a redis.Redis, a redis.RedisCluster or a function that returns one, "
+                f"got {type(client).__name__}"
+            )
+        self._client = client
+        self.is_cluster = isinstance(client, redis.RedisCluster)
+        if isinstance(client, redis.Redis):
+            self._pool = client.connection_pool
 
     def open(self) -> None:
-        """Connect. Raises with what to do if nobody answers, or if the password is wrong."""
+        """Connect. The error says what to do if the server can't be reached or the password is wrong."""
         try:
             if self._client is None:
-                self._client = self._new_client()
+                self._make_client()
             self.now_ms()
-        except RAISED as problem:
+        except REDIS_ERRORS as problem:
             self.close()
-            raise explain(problem, self.where, was_sent=False, again=True) from problem
+            raise explain(problem, self.where, was_sent=False, idempotent=True) from problem
         except BaseException:
             self.close()
             raise
 
-    def _new_client(self) -> Any:
-        return _checked(self.place.client()) if callable(self.place.client) else _made(self.place)
+    def _make_client(self) -> None:
+        if callable(self._settings.client):
+            self._use(self._settings.client())
+            return
+        self._use(self._settings.client or _new_client(self._settings))
+        if self._settings.has_one_server:
+            self._pool = _KeptConnections(self._pool)
 
     def close(self) -> None:
-        """Wait for calls under way, then let go of the connections; a client that was given stays open."""
+        """Wait for calls under way, then close the connections. A client that was given stays open."""
         client, self._client = self._client, None
         if client is None:
             return
         deadline = time.monotonic() + CLOSE_S
         taken = 0
-        while taken < CONNECTIONS_MAX and self._turns.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        while taken < CONNECTIONS_MAX and self._free.acquire(timeout=max(0.0, deadline - time.monotonic())):
             taken += 1
-        if self._is_mine:
-            with suppress(*RAISED):
+        if client is not self._settings.client:
+            with suppress(*REDIS_ERRORS):
                 client.close()
-        # Who waits for a turn is to hear that there are none; and the link may be opened again.
+        # Calls that wait for a connection get an error now; and the link may be opened again.
         for _ in range(taken):
-            self._turns.release()
+            self._free.release()
 
     def now_ms(self) -> int:
-        """The server's time."""
+        """Return the server's time."""
         seconds, micros = self.call(b"TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def call(self, *words: Word, key: Word | None = None, again: bool = True, undo: Undo | None = None) -> Any:
-        """One command's reply. In a Cluster it goes where the key is, or anywhere. `again`: it may be done twice."""
-        return self._trip([words], key, again)[0]
+    def call(self, *words: Argument, key: Argument | None = None, idempotent: bool = True) -> Any:
+        """Return the reply to one command. In a Cluster it goes to the node of the key; without a key, to any node.
+
+        `idempotent`: to do it twice is harmless, so that a lost reply is a `ConnectionLost`, not an `OutcomeUnknown`.
+        """
+        return self._exchange(packed(words), 1, key, idempotent)[0]
 
     def call_many(
-        self, commands: Sequence[Sequence[Word]], *, key: Word | None = None, again: bool = True
+        self, commands: Sequence[Sequence[Argument]], *, key: Argument | None = None, idempotent: bool = True
     ) -> list[Any]:
-        """The replies of several commands, in one round trip; the first error is raised."""
-        return self._trip(commands, key, again)
+        """Return the replies to several commands, in one round trip; the first error is raised."""
+        return self._exchange(b"".join(map(packed, commands)), len(commands), key, idempotent)
 
-    def run(
-        self, script: Script, keys: Sequence[Word], args: Sequence[Word], *, again: bool, undo: Undo | None = None
-    ) -> Any:
-        """A script's reply. `undo` is what the other form needs: here a call that is interrupted has no reply."""
-        rest: list[Word] = [len(keys), *keys, *args]
+    def run(self, script: Script, keys: Sequence[bytes], args: Sequence[Argument], *, idempotent: bool) -> Any:
+        """Return a script's reply."""
+        message = packed((b"EVALSHA", script.sha, len(keys), *keys, *args))
         try:
-            return self._trip([[b"EVALSHA", script.sha, *rest]], keys[0], again)[0]
+            return self._exchange(message, 1, keys[0], idempotent)[0]
         except exceptions.NoScriptError:
             # The server was restarted, or never had it: nothing was done.
-            return self._trip([[b"EVAL", script.text, *rest]], keys[0], again)[0]
+            message = packed((b"EVAL", script.text, len(keys), *keys, *args))
+            return self._exchange(message, 1, keys[0], idempotent)[0]
 
-    def _trip(self, commands: Sequence[Sequence[Word]], key: Word | None, again: bool) -> list[Any]:
-        message = b"".join([packed(command) for command in commands])
-        with self._turn() as client:
-            if not self.is_cluster:
-                return self._exchange(client, message, len(commands), again)
-            return self._exchange_in_cluster(client, message, len(commands), key, again)
-
-    @contextmanager
-    def _turn(self) -> Iterator[Any]:
-        """The client, as soon as there are not too many who use it."""
+    def _exchange(
+        self, message: bytes, count: int, key: Argument | None, idempotent: bool, pool: Any = None
+    ) -> list[Any]:
+        """Send a message of `count` commands on one connection, and return their replies."""
         if self._client is None:
             raise _closed(self.where)
-        with self._turns:
-            client = self._client
-            if client is None:
-                raise _closed(self.where)
-            yield client
-
-    def _exchange(self, source: Any, message: bytes, count: int, again: bool) -> list[Any]:
-        """Send and read on a connection of a client."""
+        if self.is_cluster and pool is None:
+            return self._exchange_in_cluster(message, count, key, idempotent)
+        pool = self._pool if pool is None else pool
         was_sent = False
-        try:
-            with connection_of(source) as connection:
-                was_sent = True
-                connection.send_packed_command([message], check_health=False)
-                return replies(connection, count)
-        except exceptions.NoScriptError:
-            raise
-        except RAISED as problem:
-            if self.is_cluster and isinstance(problem, exceptions.AskError):  # MovedError is one, too
+        with self._free:
+            if self._client is None:
+                raise _closed(self.where)
+            try:
+                connection = pool.get_connection()
+                try:
+                    was_sent = True
+                    connection.send_packed_command([message], check_health=False)
+                    return _replies(connection, count)
+                finally:
+                    pool.release(connection)
+            except exceptions.NoScriptError:
                 raise
-            raise explain(problem, self.where, was_sent=was_sent, again=again) from problem
+            except REDIS_ERRORS as problem:
+                if self.is_cluster and isinstance(problem, exceptions.AskError):  # MovedError is one, too
+                    raise
+                raise explain(problem, self.where, was_sent=was_sent, idempotent=idempotent) from problem
 
-    def _exchange_in_cluster(self, client: Any, message: bytes, count: int, key: Word | None, again: bool) -> list[Any]:
+    def _exchange_in_cluster(self, message: bytes, count: int, key: Argument | None, idempotent: bool) -> list[Any]:
+        client = self._client
+        asked: exceptions.AskError | None = None  # where these keys are just now, for one call
         for _ in range(REDIRECTS_MAX):
             try:
+                if asked is not None:
+                    node = client.get_node(host=asked.host, port=asked.port)
+                    asking = packed([b"ASKING"]) + message
+                    return self._exchange(asking, count + 1, key, idempotent, _pool_of(client, node))[1:]
                 node = client.get_default_node() if key is None else client.get_node_from_key(key)
-                return self._exchange(client.get_redis_connection(node), message, count, again)
+                return self._exchange(message, count, key, idempotent, _pool_of(client, node))
             except exceptions.MovedError:
-                self._learn(client)
-            except exceptions.AskError as elsewhere:
-                node = client.get_node(host=elsewhere.host, port=elsewhere.port)
-                message, count = packed([b"ASKING"]) + message, count + 1
-                return self._exchange(client.get_redis_connection(node), message, count, again)[1:]
-            except PenstockError:
-                # Another node may have taken over: the next call asks who.
+                asked = None
+                self._learn_nodes(client)
+            except exceptions.AskError as redirect:
+                asked = redirect
+            except (ConnectionLost, OutcomeUnknown):
+                # Another node may have taken over: the next call goes to that one.
                 with suppress(PenstockError):
-                    self._learn(client)
+                    self._learn_nodes(client)
                 raise
             except exceptions.NoScriptError:
                 raise
-            except RAISED as problem:
-                raise explain(problem, self.where, was_sent=False, again=again) from problem
-        raise ConnectionLost(f"the Redis Cluster at {self.where} sends calls from node to node: try again")
+            except REDIS_ERRORS as problem:
+                raise explain(problem, self.where, was_sent=False, idempotent=idempotent) from problem
+        raise ConnectionLost(f"the Redis Cluster at {self.where} redirected a call {REDIRECTS_MAX} times: try again")
 
-    def _learn(self, client: Any) -> None:
+    def _learn_nodes(self, client: Any) -> None:
         """Ask the Cluster which node has which keys."""
         try:
             client.nodes_manager.initialize()
-        except RAISED as problem:
-            raise explain(problem, self.where, was_sent=False, again=True) from problem
+        except REDIS_ERRORS as problem:
+            raise explain(problem, self.where, was_sent=False, idempotent=True) from problem
 
     def scan(self, pattern: bytes) -> list[bytes]:
-        """All keys that match, of all nodes."""
-        with self._turn() as client:
-            sources = [client]
-            if self.is_cluster:
-                sources = [client.get_redis_connection(node) for node in client.get_primaries()]
+        """Return all keys that match, of all nodes, sorted."""
+        client = self._client
+        if client is None:
+            raise _closed(self.where)
+        pools = [self._pool]
+        if self.is_cluster:
+            pools = [_pool_of(client, node) for node in client.get_primaries()]
         found: set[bytes] = set()
-        for source in sources:
+        for pool in pools:
             cursor = b"0"
             while True:
                 message = packed([b"SCAN", cursor, b"MATCH", pattern, b"COUNT", 1000])
-                with self._turn():
-                    [[cursor, keys]] = self._exchange(source, message, 1, True)
+                [[cursor, keys]] = self._exchange(message, 1, None, True, pool)
                 found.update(keys)
                 if cursor in {b"0", 0}:
                     break
@@ -194,75 +212,90 @@ class RedisLink:
     @contextmanager
     def listening(self) -> Iterator[Any]:
         """A connection for subscriptions, which is closed afterwards."""
-        source = self._client
-        if source is None:
+        client = self._client
+        if client is None:
             raise _closed(self.where)
-        if self.is_cluster:
-            source = source.get_redis_connection(source.get_random_node())
+        pool = _pool_of(client, client.get_random_node()) if self.is_cluster else client.connection_pool
         try:
-            with connection_of(source) as connection:
-                try:
-                    yield connection
-                finally:
-                    with suppress(*RAISED):
-                        connection.disconnect()
-        except RAISED as problem:
-            raise explain(problem, self.where, was_sent=False, again=True) from problem
+            connection = pool.get_connection()
+            try:
+                yield connection
+            finally:
+                with suppress(*REDIS_ERRORS):
+                    connection.disconnect()
+                pool.release(connection)
+        except REDIS_ERRORS as problem:
+            raise explain(problem, self.where, was_sent=False, idempotent=True) from problem
 
 
-@contextmanager
-def connection_of(source: Any) -> Iterator[Any]:
-    """A connection that is known to have been alive a moment ago."""
-    connection = source.connection_pool.get_connection()
-    try:
-        yield connection
-    finally:
-        source.connection_pool.release(connection)
+class _KeptConnections:
+    """Connections that are kept for the next call: redis-py's pool takes more time than the call itself."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._idle: list[Any] = []
+        self._pid = os.getpid()
+
+    def get_connection(self) -> Any:
+        """Return a connection that is open and has nothing to read: no end, and no reply that belongs to no call."""
+        if self._pid != os.getpid():
+            # A forked child must not use the connections of its parent.
+            self._idle, self._pid = [], os.getpid()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return self._pool.get_connection()
+        try:
+            connection.connect()
+            with suppress(*REDIS_ERRORS):
+                if not connection.can_read():
+                    return connection
+            connection.disconnect()
+            connection.connect()
+        except BaseException:
+            self._idle.append(connection)
+            raise
+        return connection
+
+    def release(self, connection: Any) -> None:
+        self._idle.append(connection)
 
 
-def replies(connection: Any, count: int) -> list[Any]:
-    """The replies of so many commands; all are read before an error is raised, lest one be taken for another's."""
-    found: list[Any] = []
-    problem: exceptions.ResponseError | None = None
+def _pool_of(client: Any, node: ClusterNode) -> Any:
+    """Return the connections of a Cluster's node."""
+    return client.get_redis_connection(node).connection_pool
+
+
+def _replies(connection: Any, count: int) -> list[Any]:
+    """Read the replies to `count` commands, all of them before an error is raised: the next call must not get one."""
+    replies: list[Any] = []
+    refusal: exceptions.ResponseError | None = None
     for _ in range(count):
         try:
-            found.append(connection.read_response(disable_decoding=True))
-        except exceptions.ResponseError as refusal:
-            found.append(None)
-            problem = problem or refusal
-    if problem is not None:
-        raise problem
-    return found
+            replies.append(connection.read_response(disable_decoding=True))
+        except exceptions.ResponseError as problem:
+            replies.append(None)
+            refusal = refusal or problem
+    if refusal is not None:
+        raise refusal
+    return replies
 
 
 def _closed(where: str) -> CallerError:
-    return CallerError(f"the link to {where} was closed; connect anew")
+    return CallerError(f"the connection to {where} is closed: open the store again")
 
 
-def _checked(client: Any) -> Any:
-    if not isinstance(client, redis.Redis | redis.RedisCluster):
-        raise CallerError(
-            "client= takes a redis.Redis, a redis.RedisCluster or a function that returns one, "
-            f"got {type(client).__name__}"
-        )
-    return client
-
-
-def _untyped(thing: Any) -> Any:
-    """Parts of redis-py have no types."""
-    return thing
-
-
-def _made(place: RedisPlace) -> Any:
+def _new_client(settings: RedisSettings) -> Any:
     never = Retry(NoBackoff(), 0)
-    settings = {**place.settings, "retry": never, "socket_timeout": place.call_s}
-    if place.sentinels:
-        settings_there = {**place.sentinel_settings, "retry": never, "socket_timeout": place.call_s}
-        sentinel = _untyped(Sentinel)(place.sentinels, sentinel_kwargs=settings_there, **settings)
-        return sentinel.master_for(place.master)
-    if place.is_cluster:
-        settings.pop("db")
-        nodes = [_untyped(ClusterNode)(host, port) for host, port in place.hosts]
-        return redis.RedisCluster(startup_nodes=nodes, **settings)
-    host, port = place.hosts[0]
-    return redis.Redis(host=host, port=port, **settings)
+    options = {**settings.connection_options, "retry": never, "socket_timeout": settings.call_s}
+    if settings.sentinels:
+        sentinel_options = {**settings.sentinel_options, "retry": never, "socket_timeout": settings.call_s}
+        sentinel: Any = Sentinel  # parts of redis-py have no types
+        return sentinel(settings.sentinels, sentinel_kwargs=sentinel_options, **options).master_for(settings.master)
+    if settings.is_cluster:
+        options.pop("db")
+        node: Any = ClusterNode
+        nodes = [node(host, port) for host, port in settings.hosts]
+        return redis.RedisCluster(startup_nodes=nodes, **options)
+    host, port = settings.hosts[0]
+    return redis.Redis(host=host, port=port, **options)

@@ -1,9 +1,12 @@
-"""Signals through Redis' PUBLISH and SUBSCRIBE, with Keuss' channels and texts.
+"""Signals through Redis' PUBLISH and SUBSCRIBE.
 
-Whoever waits has a connection of its own, which is kept for the next wait on the same channel. When it breaks it is
-made anew, and the waiter is told that something may have been missed. A Redis that can't be reached holds up nobody:
-whoever waits for jobs then looks every poll interval. Numbers of databases mean nothing here: a signal goes to the
-whole server, or the whole Cluster.
+| channel                      | message                                                                            |
+|------------------------------|------------------------------------------------------------------------------------|
+| keuss:signal:NAMESPACE:QUEUE | when a job is ready, in ms; `p true`, `p false`: the queue was paused, or resumed  |
+
+Each waiter has a connection of its own, which is kept for the next wait on the same channel. After it is lost it is
+replaced, and the waiter gets an empty text, since messages may have been missed. While Redis can't be reached nobody is
+blocked: consumers poll. A message reaches all databases of a server, and all nodes of a Cluster.
 """
 
 import os
@@ -16,15 +19,15 @@ from penstock.errors import ConnectionLost, PenstockError
 from penstock.queues.blocking.signal import Signal, Subscription
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.blocking.link import RedisLink
-from penstock.queues.stores.redis.errors import RAISED
-from penstock.queues.stores.redis.packing import packed
+from penstock.queues.stores.redis.errors import REDIS_ERRORS
+from penstock.queues.stores.redis.scripts import packed
 
-AGAIN_S = 0.5  # between two tries to listen
-SLICE_S = 0.25  # so long it may take until a wait that another thread ended is noticed
-KEPT_MAX = 16  # subscriptions that wait for the next waiter
+RETRY_S = 0.5  # between two attempts to subscribe
+SLICE_S = 0.25  # until `wake` from another thread is noticed, at most
+IDLE_MAX = 16  # subscribed connections that are kept for the next waiter
 
 
-class _Listener:
+class _SubscribedConnection:
     """A connection that is subscribed to one channel."""
 
     def __init__(self, link: RedisLink, channel: str) -> None:
@@ -35,9 +38,9 @@ class _Listener:
             self._connection: Any = self._stack.enter_context(link.listening())
             self._connection.send_packed_command([packed([b"SUBSCRIBE", channel])], check_health=False)
             self._read()
-        except RAISED as problem:
+        except REDIS_ERRORS as problem:
             self.close()
-            raise ConnectionLost(f"the subscription at {link.where} broke: {problem}") from problem
+            raise ConnectionLost(f"lost the subscription at {link.where}: {problem}") from problem
         except BaseException:
             self.close()
             raise
@@ -46,28 +49,28 @@ class _Listener:
         return self._connection.read_response(disable_decoding=True, push_request=True)
 
     def next(self, timeout: float) -> str | None:
-        """What came: of many texts the last one, but a pause goes before all else. None if nothing came in time."""
+        """Return the last of the texts that have come, but a pause or resume before any other; None after `timeout`."""
         text: str | None = None
         while self._connection.can_read(timeout=timeout if text is None else 0):
-            said = self._read()
-            is_message = isinstance(said, list) and said[:1] == [b"message"]
-            if is_message and (said[2].startswith(b"p ") or not (text or "").startswith("p ")):
-                text = said[2].decode(errors="replace")
+            message = self._read()
+            is_message = isinstance(message, list) and message[:1] == [b"message"]
+            if is_message and (message[2].startswith(b"p ") or not (text or "").startswith("p ")):
+                text = message[2].decode(errors="replace")
             timeout = 0
         return text
 
     def close(self) -> None:
-        with suppress(PenstockError, *RAISED):
+        with suppress(PenstockError, *REDIS_ERRORS):
             self._stack.close()
 
 
 class RedisSubscription(Subscription):
-    """Texts of one channel, for one waiter at a time."""
+    """One channel, for one waiter at a time."""
 
     def __init__(self, signal: "RedisSignal", channel: str) -> None:
         self._signal = signal
         self._channel = channel
-        self._listener = signal.listener(channel)
+        self._connection = signal.connection(channel)
         self._is_woken = threading.Event()
 
     def wait(self, timeout: float) -> str | None:
@@ -77,57 +80,57 @@ class RedisSubscription(Subscription):
                 self._is_woken.clear()
                 return ""
             left = max(0.0, deadline - time.monotonic())
-            if self._listener is None:
-                self._is_woken.wait(min(left, AGAIN_S))
-                self._listener = self._signal.listener(self._channel)
-                if self._listener is not None:
+            if self._connection is None:
+                self._is_woken.wait(min(left, RETRY_S))
+                self._connection = self._signal.connection(self._channel)
+                if self._connection is not None:
                     return ""
             else:
-                text = self._next(self._listener, min(left, SLICE_S))
+                text = self._next(self._connection, min(left, SLICE_S))
                 if text is not None:
                     return text
             if time.monotonic() >= deadline:
                 return None
 
-    def _next(self, listener: _Listener, timeout: float) -> str | None:
+    def _next(self, connection: _SubscribedConnection, timeout: float) -> str | None:
         try:
-            return listener.next(timeout)
-        except (*RAISED, AttributeError, TypeError, ValueError):
-            # It broke; or another thread closed the store, and redis-py stumbles over what is left of the connection.
-            listener.close()
-            self._listener = None
+            return connection.next(timeout)
+        except (*REDIS_ERRORS, AttributeError, TypeError, ValueError):
+            # It was lost; or another thread closed the store, and redis-py fails on what is left of the connection.
+            connection.close()
+            self._connection = None
             return None
 
     def wake(self) -> None:
         self._is_woken.set()
 
     def close(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            self._signal.keep(listener)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._signal.keep(connection)
 
 
 class RedisSignal(Signal):
     """The channels of one Redis."""
 
     def __init__(self, address: Address, extra: dict[str, Any], link: RedisLink | None = None) -> None:
-        self._is_mine = link is None
+        self._owns_link = link is None
         self._link = RedisLink(address, extra) if link is None else link
-        self._kept: list[_Listener] = []
+        self._idle: list[_SubscribedConnection] = []
         self._lock = threading.Lock()
         self._is_closed = False
 
     def open(self) -> None:
-        if self._is_mine:
+        if self._owns_link:
             self._link.open()
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            kept, self._kept = self._kept, []
-        for listener in kept:
-            listener.close()
-        if self._is_mine:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        if self._owns_link:
             self._link.close()
 
     def send(self, channel: str, text: str) -> None:
@@ -137,27 +140,27 @@ class RedisSignal(Signal):
     def subscribe(self, channel: str) -> Subscription:
         return RedisSubscription(self, channel)
 
-    def listener(self, channel: str) -> _Listener | None:
-        """One that was kept, or a new one; None if the server is away."""
+    def connection(self, channel: str) -> _SubscribedConnection | None:
+        """Return an idle connection or a new one; None if the server can't be reached."""
         with self._lock:
-            # A forked child must not read on its parent's connections, nor close them.
-            self._kept = [listener for listener in self._kept if listener.pid == os.getpid()]
-            for listener in self._kept:
-                if listener.channel == channel:
-                    self._kept.remove(listener)
-                    return listener
+            # A forked child must neither read on its parent's connections nor close them.
+            self._idle = [connection for connection in self._idle if connection.pid == os.getpid()]
+            for connection in self._idle:
+                if connection.channel == channel:
+                    self._idle.remove(connection)
+                    return connection
         try:
-            return _Listener(self._link, channel)
+            return _SubscribedConnection(self._link, channel)
         except PenstockError:
             return None
 
-    def keep(self, listener: _Listener) -> None:
-        """For the next waiter; the oldest goes if there are too many."""
+    def keep(self, connection: _SubscribedConnection) -> None:
+        """Keep a connection for the next waiter; of too many, the oldest is closed."""
         with self._lock:
             if self._is_closed:
-                surplus: list[_Listener] = [listener]
+                surplus: list[_SubscribedConnection] = [connection]
             else:
-                self._kept.append(listener)
-                surplus, self._kept = self._kept[:-KEPT_MAX], self._kept[-KEPT_MAX:]
+                self._idle.append(connection)
+                surplus, self._idle = self._idle[:-IDLE_MAX], self._idle[-IDLE_MAX:]
         for one in surplus:
             one.close()

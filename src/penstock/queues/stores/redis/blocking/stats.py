@@ -4,11 +4,11 @@
 | key                         | field     | value                                                            |
 |-----------------------------|-----------|------------------------------------------------------------------|
 | keuss:stats:NAMESPACE:QUEUE | name, ns  | the queue's name and the namespace                               |
-|                             | opts      | JSON of the options that the queue was made known with           |
-|                             | counter_X | how often; X is put, get, reserve, commit, rollback, deadletter  |
+|                             | opts      | JSON of the options that the queue was registered with           |
+|                             | counter_X | a number; X is put, get, reserve, commit, rollback, deadletter   |
 |                             | paused    | `true` or `false`; absent is not paused                          |
 
-Nothing expires. The keys are also the directory of queues.
+Nothing expires. The list of queues is the list of these keys.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from penstock.queues.blocking.stats import COUNTERS, Stats
 from penstock.queues.options import Address
 from penstock.queues.stores.redis.blocking.link import RedisLink
 from penstock.queues.stores.redis.keys import name_in_cluster, pattern_of, queue_in_cluster, stats_key
-from penstock.queues.stores.redis.packing import Word
+from penstock.queues.stores.redis.scripts import Argument
 
 _COUNTER = b"counter_"
 
@@ -29,24 +29,24 @@ class RedisStats(Stats):
     """The hashes of one namespace."""
 
     def __init__(self, address: Address, extra: dict[str, Any], namespace: str, link: RedisLink | None = None) -> None:
-        self._is_mine = link is None
+        self._owns_link = link is None
         self._link = RedisLink(address, extra) if link is None else link
         self._namespace = namespace
         self._prefix = stats_key(namespace, "")
 
     def open(self) -> None:
-        if self._is_mine:
+        if self._owns_link:
             self._link.open()
 
     def close(self) -> None:
-        if self._is_mine:
+        if self._owns_link:
             self._link.close()
 
     def _key(self, queue: str) -> bytes:
         return self._prefix + (name_in_cluster(queue) if self._link.is_cluster else queue).encode()
 
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        batches: list[list[list[Word]]] = [
+        batches: list[list[list[Argument]]] = [
             [[b"HINCRBY", self._key(queue), f"counter_{counter}", much] for counter, much in counters.items()]
             for queue, counters in counts.items()
         ]
@@ -54,9 +54,9 @@ class RedisStats(Stats):
             batches = [[command for batch in batches for command in batch]]
         for batch in batches:
             try:
-                self._link.call_many(batch, key=batch[0][1], again=False)
+                self._link.call_many(batch, key=batch[0][1], idempotent=False)
             except OutcomeUnknown:
-                # Rather counted once too seldom than twice: the caller would add the same again.
+                # The caller would add the same again: better to miss a count than to count twice.
                 continue
 
     def counters(self, queue: str) -> dict[str, int]:
@@ -75,7 +75,7 @@ class RedisStats(Stats):
 
     def register(self, queue: str, options: Mapping[str, Any]) -> None:
         key = self._key(queue)
-        keep: list[Word] = (
+        keep: list[Argument] = (
             [b"HSET", key, b"opts", to_json(dict(options))] if options else [b"HSETNX", key, b"opts", b"{}"]
         )
         self._link.call_many([[b"HSET", key, b"name", queue, b"ns", self._namespace], keep], key=key)

@@ -1,20 +1,21 @@
--- The beginning of every script of redis-oq. A queue is these keys; the first two are Keuss', the others are ours alone:
+-- The beginning of every script of redis-oq. A queue has these keys; the first two are Keuss', the others are ours:
 --
---   index   sorted set   id -> when it is ready, in ms; of a reserved job, when its lease is over, and a fraction if work on
---                        the job has not begun under that lease: see `ahead_of`
---   hash    hash         id -> the element, JSON
---   unique  hash         unique key -> "KEEP END ID": KEEP in ms, END 0 while the job is there
---   ids     hash         id -> its unique key, while the job is there
---   ends    sorted set   unique key -> when it is forgotten, in ms
---   told    string       there for a moment after a signal that may be needless
---   claimed hash         id -> "TOKEN KEY" of the claim that it was reserved under
---   stats   hash         Keuss' statistics: counter_X -> how many; the index once more where others keep the counters
+--   index      sorted set   id -> ready at, in ms; of a reserved job, the end of its lease, with a fraction if work
+--                           on the job has not begun under that lease: see `unbegun_leases`
+--   hash       hash         id -> the element, JSON
+--   unique     hash         unique key -> "KEEP END ID": KEEP in ms, END 0 while the job exists
+--   ids        hash         id -> its unique key, while the job exists
+--   ends       sorted set   unique key -> expires at, in ms
+--   signalled  string       set for REPEAT_MS by a repeated signal
+--   claimed    hash         id -> "TOKEN KEY" of the claim under which it was reserved
+--   stats      hash         Keuss' statistics: counter_X -> a number; the index once more if the script counts nothing
 --
--- A script is told the keys of a queue, then its arguments; the first argument shifts the clock, for tests.
+-- KEYS are the keys of a queue in this order. ARGV[1], the shift, is added to the clock: tests move it. A script is
+-- this file, others after it, and a call of the function of its name: see `scripts.py`.
 
 local SCORE_MIN, SCORE_MAX = 1e12, 9999999999999  -- Keuss compares scores as texts, so all have 13 digits
-local TOLD_MS = 50
-local SWEEP = 3  -- unique keys that are looked at with each push of another one
+local REPEAT_MS = 50  -- between two repeated signals of a queue
+local SWEEP = 3  -- unique keys that are checked by each push of another one
 
 local call = redis.call
 local sub, match, find, format = string.sub, string.match, string.find, string.format
@@ -22,7 +23,7 @@ local sub, match, find, format = string.sub, string.match, string.find, string.f
 local function queue_at(n)
   return {
     index = KEYS[n], hash = KEYS[n + 1], unique = KEYS[n + 2], ids = KEYS[n + 3], ends = KEYS[n + 4],
-    told = KEYS[n + 5], claimed = KEYS[n + 6], stats = KEYS[n + 7]
+    signalled = KEYS[n + 5], claimed = KEYS[n + 6], stats = KEYS[n + 7]
   }
 end
 
@@ -33,7 +34,7 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
 end
 
--- Numbers go to Redis as texts: its own way of writing them is slow.
+-- Numbers are sent to Redis as texts: its own formatting is slow.
 local function text(number)
   return format('%.0f', number)
 end
@@ -42,44 +43,46 @@ local function in_range(time)
   return math.max(SCORE_MIN, math.min(SCORE_MAX, time))
 end
 
--- A lease that has not begun ends at a fraction of a millisecond, in units of 1/1024: 1, and 1 more for each such lease
--- just before it that ran out. Keuss compares scores as texts and adds whole milliseconds to them: it doesn't notice, and
--- all other scores are whole. The fraction is no part of a token, which so stays good when work begins.
+-- A lease under which work has not begun ends at a fraction of a millisecond: the number of such leases in a row, this
+-- one included, in units of 1/1024. All other scores are whole. Keuss compares scores as texts and adds whole
+-- milliseconds to them, so the fraction changes nothing for it. It is not part of a token, which stays valid when work
+-- begins.
 local UNITS, UNITS_MAX = 1024, 1023
 
-local function ahead_of(score)
+local function unbegun_leases(score)
   local ms = tonumber(score)
   return math.floor((ms - math.floor(ms)) * UNITS + 0.5)
 end
 
-local function end_text(ms, ahead)
-  return ahead == 0 and text(ms) or format('%.17g', ms + math.min(ahead, UNITS_MAX) / UNITS)
+local function lease_end(ms, unbegun)
+  return unbegun == 0 and text(ms) or format('%.17g', ms + math.min(unbegun, UNITS_MAX) / UNITS)
 end
 
--- When a lease that is made anew is over. Within the same moment it must end at another time than before, later each
--- time, since its end is what tells the leases of a job apart.
-local function new_end(now, lease, old)
+-- Returns the end of a lease that is renewed. Renewed twice in the same millisecond it must end later each time, since
+-- a lease is known by its end.
+local function renewed_end(now, lease, old)
   local time = in_range(now + lease)
   old = math.floor(tonumber(old))
   return (time <= old and old - time < 1000) and old + 1 or time
 end
 
--- A full Redis (maxmemory) refuses the first command of a script that may need memory, but none after a write. With this
--- write, which changes nothing, jobs can be reserved and given back there, so that the queue can be emptied.
-local function go_on_when_full()
+-- A Redis whose memory is full (maxmemory) refuses a script's first command that may need memory, but none after a
+-- write. After this write, which changes nothing, jobs can be reserved and returned there, so that the queue can be
+-- emptied.
+local function allow_when_full()
   call('HDEL', queue.ids, '')
 end
 
--- Elements. Their state is the last of them, `,"tries":N,"reserved":true}` or `,"tries":N}`: the tail.
+-- Elements. Their state is at the end, `,"tries":N,"reserved":true}` or `,"tries":N}`: the tail.
 --
--- That a value ends so, and is a JSON object, proves that this is its state, whatever a payload holds: the last brace
--- closes the object itself. Between it and `"tries":` there is no quote but those of `"reserved"`, so that the text there
--- is inside no string; the quote before `tries` follows a comma, so it is no escaped one and opens the string; and no
--- other brace comes after it, so the field belongs to the object that the last brace closes.
+-- A JSON object that ends with a tail has that state, whatever its payload contains: the last brace closes the object
+-- itself. Between it and `"tries":` there are no quotes but those of `"reserved"`, so the text there is not inside a
+-- string; the quote before `tries` follows a comma, so it is not escaped and opens a string; and no other brace comes
+-- after it, so the field belongs to the object that the last brace closes.
 --
--- Gives tries as a text, whether it is reserved, and how much of the value stands before the tail: nothing where the
--- state must be read by decoding, as with elements that Node wrote. What can't be decoded waits, and has no tries. Keuss
--- takes `reserved` null for true.
+-- Returns tries as a text, whether it is reserved, and the length of the value before the tail: nil where the value
+-- must be decoded, as with elements that Node wrote. A value that can't be decoded is not reserved and has 0 tries.
+-- Keuss reads `reserved` null as true.
 local function state(value)
   -- Nearly all have fewer than ten tries: then it is known where the tail must begin.
   local tries = match(value, '^,"tries":(%d),"reserved":true}$', -27)
@@ -110,14 +113,14 @@ local function state(value)
   return text(tries), element.reserved ~= nil and element.reserved ~= false, nil
 end
 
--- The value with another state. Nothing else in it is touched: decoding and encoding in Redis would change payloads.
+-- Returns the value with another state. The rest stays as it is: decoding and encoding in Redis would change payloads.
 local function with_state(value, before, tries, reserved)
   if before then
     return sub(value, 1, before) .. ',"tries":' .. tries .. ',"reserved":' .. reserved .. '}'
   end
   local head = match(value, '^(.*)}%s*$')
   if not head then
-    head = value  -- no object at all
+    head = value  -- not an object
   elseif find(head, '^%s*{%s*$') then
     return '{"tries":' .. tries .. ',"reserved":' .. reserved .. '}'
   end
@@ -128,9 +131,9 @@ local function one_more(tries)
   return text(tries + 1)
 end
 
--- A lease is held by whoever knows when it ends, in 13 digits, and how many tries there were. Gives tries, and how much is
--- before the tail.
-local function held(score, value, token)
+-- A token is the end of a lease, in 13 digits, and the tries. If it is that of the job's lease, returns tries and the
+-- length of the value before the tail; else nil.
+local function check_token(score, value, token)
   if score and value then
     local tries, reserved, before = state(value)
     if reserved and sub(score, 1, 13) .. ':' .. tries == token then
@@ -140,19 +143,19 @@ local function held(score, value, token)
   return nil
 end
 
--- Signals. Whoever waits looks again when the first job of the queue is due, at the latest: only a job that comes before
--- it is news. But if the first is due already and still there, a signal may have been lost (Keuss drops some): then it is
--- sent again, though not with each of many jobs.
-local function first_of(place)
+-- Signals. A waiting consumer polls when the first job of the queue becomes ready, so a signal is needed only for a job
+-- that is ready before it. But if the first job is ready and still there, a signal may have been lost (Keuss drops
+-- some): then it is repeated, at most once in REPEAT_MS.
+local function first_score(place)
   return tonumber(call('ZRANGE', place.index, 0, 0, 'WITHSCORES')[2])
 end
 
-local function tell(place, channel, first, earliest, now)
+local function send_signal(place, channel, first, earliest, now)
   if channel == '' or not earliest then
     return
   end
   if first and first <= earliest then
-    if first > now or not call('SET', place.told, 1, 'NX', 'PX', TOLD_MS) then
+    if first > now or not call('SET', place.signalled, 1, 'NX', 'PX', REPEAT_MS) then
       return
     end
     earliest = math.max(first, SCORE_MIN)
@@ -160,15 +163,15 @@ local function tell(place, channel, first, earliest, now)
   call('PUBLISH', channel, text(earliest))
 end
 
--- Counters are written in the script that does what they count, after it: so they are exact, and a Redis that is full
--- refuses none of them. A counter that somebody has spoilt must not undo what was done.
-local function add_to_counter(place, counter, much)
-  if much ~= 0 and place.stats ~= place.index then
-    redis.pcall('HINCRBY', place.stats, 'counter_' .. counter, text(much))
+-- Counters are written by the script that does what they count, after it: so they are exact, and a Redis whose memory
+-- is full doesn't refuse them. A counter that is not a number must not make the script fail.
+local function add_to_counter(place, counter, count)
+  if count ~= 0 and place.stats ~= place.index then
+    redis.pcall('HINCRBY', place.stats, 'counter_' .. counter, text(count))
   end
 end
 
--- Unique keys. A job's key is over when the job ends, or when it is noticed that a peer has ended it.
+-- Unique keys. The time of a key begins when its job ends, or when it is noticed that a peer has ended the job.
 local function end_unique(place, id, now)
   local key = call('HGET', place.ids, id)
   if not key then

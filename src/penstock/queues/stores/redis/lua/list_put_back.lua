@@ -1,6 +1,0 @@
--- redis-list. Keys as of `list_push`. Arguments: elements that were popped and that nobody was given, the oldest last.
-redis.call('RPUSH', KEYS[1], unpack(ARGV))
-if KEYS[3] ~= KEYS[1] then
-  redis.pcall('HINCRBY', KEYS[3], 'counter_get', -#ARGV)
-end
-return #ARGV
