@@ -62,7 +62,7 @@ async def test_any_name_is_a_queue(url: str, database: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["x" * 57, "ü" * 29, "zero\0byte", "half \ud800"])
 async def test_a_name_that_postgresql_can_not_have_is_refused(url: str, name: str) -> None:
     async with penstock.connect(url) as store:
-        with pytest.raises(CallerError, match=r"a queue name|the queue") as told:
+        with pytest.raises(CallerError, match="a queue name") as told:
             await store.queue(name).push(1)
         assert not isinstance(told.value, BadPayload)
 
@@ -234,7 +234,7 @@ async def test_a_peer_that_makes_the_table_in_the_same_moment(url: str, database
 
 
 async def test_keys_that_nobody_needs_are_forgotten(url: str, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_keys, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(postgres_keys, "REMOVAL_EVERY", 1)
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push_many([penstock.Push(n, unique=f"done {n}", unique_for=50) for n in range(5)])
