@@ -11,11 +11,11 @@ the pool finds out before the next use.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.abc import PQGen
-from psycopg.rows import TupleRow
 from psycopg.waiting import READY_R, READY_W, WAIT_W
 
 from penstock.queues.stores.postgres.session import PostgresSession, Rows
@@ -31,16 +31,18 @@ PATIENCE_S = 5.0  # a statement takes milliseconds; a server that is silent for 
 class PostgresLink:
     """A connection. One task at a time may use it."""
 
-    def __init__(self, connection: AsyncConnection[TupleRow]) -> None:
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection  # it closes the socket when nobody has it any more
         self.pgconn = connection.pgconn
         self.session = PostgresSession(connection.pgconn)
         self.shift_ms = 0  # as the session knows it
         self.late: Rows = []  # what came after the caller was cancelled
         self.on_input: Callable[[], None] | None = None
-        self._answer: asyncio.Future[int] | None = None
+        self._steps: PQGen[Rows] | None = None  # of the statement that runs
+        self._answer: asyncio.Future[Rows] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # that watches the socket
         self._socket = -1
+        self._is_writing = False
 
     @classmethod
     async def connect(cls, conninfo: str) -> "PostgresLink":
@@ -56,58 +58,64 @@ class PostgresLink:
         return await self._exchange(self.session.run_script(text))
 
     async def _exchange(self, steps: PQGen[Rows]) -> Rows:
-        try:
-            return await self._wait(steps)
-        except asyncio.CancelledError:
-            with suppress(psycopg.Error, TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    self.late = await self._wait(steps)
-            raise
-        finally:
-            if self.session.is_broken:
-                self._unwatch()  # at once: libpq has closed the socket, and the next connection may get its number
-
-    async def _wait(self, steps: PQGen[Rows]) -> Rows:
-        try:
-            wanted = next(steps)
-            loop = self._watch()
-            while True:
-                self._answer = loop.create_future()
-                if wanted & WAIT_W:  # a large batch
-                    loop.add_writer(self._socket, self._on_ready, READY_W)
-                try:
-                    ready = await self._answer
-                finally:
-                    self._answer = None
-                    if wanted & WAIT_W:
-                        loop.remove_writer(self._socket)
-                wanted = steps.send(ready)
-        except StopIteration as end:
-            rows: Rows = end.value
-            return rows
-
-    def _watch(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._unwatch()
-            self._loop = loop
-            self._socket = self.pgconn.socket
-            loop.add_reader(self._socket, self._on_ready, READY_R)
-        return loop
+            self._watch(loop)
+        self._steps = steps
+        self._answer = loop.create_future()
+        self._on_ready(None)
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            if self._answer.cancelled():
+                self._answer = loop.create_future()
+            with suppress(psycopg.Error, TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    self.late = await self._answer
+            raise
+        finally:
+            self._steps = self._answer = None
+
+    def _on_ready(self, ready: int | None) -> None:
+        """Go on with the statement; `ready` says what the socket is ready for, None at the beginning."""
+        if self._steps is None or self._answer is None:
+            if self.on_input is None:
+                self._unwatch()
+            else:
+                self.on_input()
+        elif not self._answer.done():  # a task that was cancelled comes back for the rest
+            try:
+                wanted = next(self._steps) if ready is None else self._steps.send(ready)
+            except StopIteration as end:
+                self._answer.set_result(end.value)
+            except Exception as problem:
+                if self.session.is_broken:
+                    self._unwatch()  # at once: libpq has closed the socket, and the next one may get its number
+                self._answer.set_exception(problem)
+            else:
+                if bool(wanted & WAIT_W) != self._is_writing:
+                    self._watch_writing(not self._is_writing)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._unwatch()
+        self._loop = loop
+        self._socket = self.pgconn.socket
+        loop.add_reader(self._socket, self._on_ready, READY_R)
+
+    def _watch_writing(self, is_writing: bool) -> None:
+        """A batch that is larger than the buffers is sent in pieces."""
+        if self._loop is not None:
+            self._is_writing = is_writing
+            if is_writing:
+                self._loop.add_writer(self._socket, self._on_ready, READY_W)
+            else:
+                self._loop.remove_writer(self._socket)
 
     def _unwatch(self) -> None:
-        loop, self._loop = self._loop, None
+        loop, self._loop, self._is_writing = self._loop, None, False
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._socket)
-
-    def _on_ready(self, ready: int) -> None:
-        if self._answer is not None:
-            if not self._answer.done():
-                self._answer.set_result(ready)
-        elif self.on_input is not None:
-            self.on_input()
-        else:
-            self._unwatch()
+            loop.remove_writer(self._socket)
 
     def close(self) -> None:
         """End the session."""

@@ -92,20 +92,19 @@ class Pool:
             raise
 
     def _take(self) -> PostgresLink:
-        link = self._take_idle() or self.connect()
+        link: PostgresLink | None = None
+        while self._idle and link is None:
+            link = self._idle.pop()
+            if not link.session.is_quiet:
+                link.close()
+                link = None
+        if link is None:
+            link = self.connect()
         shift_ms = self._shift_ms()
         if link.shift_ms != shift_ms:
             self._configure(link, set_shift(shift_ms))
             link.shift_ms = shift_ms
         return link
-
-    def _take_idle(self) -> PostgresLink | None:
-        while self._idle:
-            link = self._idle.pop()
-            if link.session.is_quiet:
-                return link
-            link.close()
-        return None
 
     def _put_back(self, link: PostgresLink) -> None:
         if self._limit and link.session.is_idle:
