@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import CallerError
-from penstock.queues import aio
+from penstock.errors import BadPayload, CallerError
+from penstock.queues import aio, blocking
+from penstock.queues.stores.postgres import session
 from penstock.queues.stores.postgres.aio import driver as postgres_driver
 from penstock.queues.stores.postgres.sql import ScanStart
 from tests.servers import PostgresServer
+from tests.stores.facade import Facade
 from tests.stores.harness import PATIENCE
 from tests.stores.postgres_look import columns, indexes, rows
 
@@ -279,6 +281,37 @@ async def test_a_batch_that_is_too_large_for_a_statement_is_cut(url: str, monkey
         ids = await queue.push_many(["x" * 100 + str(n) for n in range(9)])
         jobs = await queue.pop_many(20)
         assert [(job.id, job.payload[100:]) for job in jobs] == [(ids[n], str(n)) for n in range(9)]
+
+
+@pytest.mark.parametrize("form", ["aio", "blocking"])
+async def test_a_payload_that_is_larger_than_all_buffers_goes_both_ways(url: str, form: str) -> None:
+    payload = "x" * 20_000_000
+    connect = aio.connect if form == "aio" else lambda url: Facade(blocking.connect(url))
+    async with connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push_many([payload, 1])
+        assert [job.payload for job in await queue.pop_many(2)] == [payload, 1]
+
+
+async def test_the_server_keeps_a_limited_number_of_statements(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PREPARED_MAX", 5)
+    async with penstock.connect(url, connections=1) as store:
+        for number in range(4):
+            queue = store.queue(f"mail{number % 2}")
+            await queue.push(number)
+            await (await queue.reserve(timeout=PATIENCE)).ack()
+        kept = await store.driver._pool.run("SELECT count(*) FROM pg_prepared_statements")
+        assert kept[0][0] <= 5
+
+
+@pytest.mark.parametrize("key", ["zero\0byte", "half \ud800"])
+async def test_a_key_of_a_claim_that_postgresql_can_not_store_is_refused(url: str, key: str) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push(1)
+        with pytest.raises(BadPayload, match="can't store this: text must be"):
+            await queue.claim(key, 1)
+        assert await queue.size() == 1
 
 
 async def test_a_key_is_taken_again_by_a_job_that_nobody_got(url: str) -> None:

@@ -110,6 +110,16 @@ async def test_a_queue_whose_table_was_dropped_begins_anew(url: str, database: A
         assert (await queue.pop(0)).payload == 3
 
 
+async def test_a_dead_letter_queue_whose_table_was_dropped_begins_anew(url: str, database: Any) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push_many([1, 2])
+        await (await queue.reserve(timeout=PATIENCE)).fail("no")
+        database.execute("DROP TABLE _k_tbl___deadletter__")
+        await (await queue.reserve(timeout=PATIENCE)).fail("no")
+        assert [dead.payload for dead in await store.dead_letters().peek()] == [2]
+
+
 async def test_looking_makes_no_table(url: str, database: Any) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
