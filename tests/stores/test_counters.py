@@ -15,7 +15,7 @@ import pytest
 from penstock import Capability, DeadLetter
 from penstock.queues import aio, blocking
 from penstock.queues.stores.postgres.aio import link as postgres_link
-from penstock.queues.stores.postgres.side_tables import FOLD_EVERY
+from penstock.queues.stores.postgres.sql import FOLD_EVERY
 from tests.processes import need_module, wait_until
 from tests.redis_groups import RedisCluster
 from tests.servers import PostgresServer, RedisServer

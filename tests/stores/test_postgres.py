@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import CallerError
-from penstock.queues import aio
-from penstock.queues.stores.postgres import floors
-from penstock.queues.stores.postgres.aio import unique as postgres_keys
+from penstock.errors import BadPayload, CallerError
+from penstock.queues import aio, blocking
+from penstock.queues.stores.postgres import session
+from penstock.queues.stores.postgres.aio import driver as postgres_driver
+from penstock.queues.stores.postgres.sql import ScanStart
 from tests.servers import PostgresServer
+from tests.stores.facade import Facade
 from tests.stores.harness import PATIENCE
 from tests.stores.postgres_look import columns, indexes, rows
 
@@ -235,14 +237,14 @@ async def test_libpq_is_told_what_stands_in_the_url(postgres_server: PostgresSer
 
 
 @pytest.fixture
-def low_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+def early_scan_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin where the last job was as soon as one was taken, and never at the beginning again by itself."""
-    monkeypatch.setattr(floors, "JOBS_MIN", 1)
-    monkeypatch.setattr(floors, "TRUST_S", 1000.0)
+    monkeypatch.setattr(ScanStart, "JOBS_MIN", 1)
+    monkeypatch.setattr(ScanStart, "TRUST_S", 1000.0)
 
 
-@pytest.mark.usefixtures("low_floor")
-async def test_a_job_below_the_floor_comes_last_but_comes(url: str) -> None:
+@pytest.mark.usefixtures("early_scan_start")
+async def test_a_job_before_the_start_of_the_scan_comes_last_but_comes(url: str) -> None:
     async with penstock.connect(url) as store, penstock.connect(url) as other:
         queue = store.queue("mail")
         await queue.push_many(["a", "b", "c"])
@@ -251,9 +253,9 @@ async def test_a_job_below_the_floor_comes_last_but_comes(url: str) -> None:
         assert [(await queue.pop(0)).payload for _ in range(3)] == ["b", "c", "early"]
 
 
-@pytest.mark.usefixtures("low_floor")
+@pytest.mark.usefixtures("early_scan_start")
 @pytest.mark.parametrize("way", ["push", "put_back", "release"])
-async def test_what_this_process_puts_below_the_floor_is_seen(url: str, way: str) -> None:
+async def test_what_this_process_puts_before_the_start_of_the_scan_is_seen(url: str, way: str) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push_many(["a", "b", "c"])
@@ -273,12 +275,43 @@ async def test_what_this_process_puts_below_the_floor_is_seen(url: str, way: str
 
 
 async def test_a_batch_that_is_too_large_for_a_statement_is_cut(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_keys, "BATCH_BYTES_MAX", 200)
+    monkeypatch.setattr(postgres_driver, "BATCH_BYTES_MAX", 200)
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         ids = await queue.push_many(["x" * 100 + str(n) for n in range(9)])
         jobs = await queue.pop_many(20)
         assert [(job.id, job.payload[100:]) for job in jobs] == [(ids[n], str(n)) for n in range(9)]
+
+
+@pytest.mark.parametrize("form", ["aio", "blocking"])
+async def test_a_payload_that_is_larger_than_all_buffers_goes_both_ways(url: str, form: str) -> None:
+    payload = "x" * 20_000_000
+    connect = aio.connect if form == "aio" else lambda url: Facade(blocking.connect(url))
+    async with connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push_many([payload, 1])
+        assert [job.payload for job in await queue.pop_many(2)] == [payload, 1]
+
+
+async def test_the_server_keeps_a_limited_number_of_statements(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PREPARED_MAX", 5)
+    async with penstock.connect(url, connections=1) as store:
+        for number in range(4):
+            queue = store.queue(f"mail{number % 2}")
+            await queue.push(number)
+            await (await queue.reserve(timeout=PATIENCE)).ack()
+        kept = await store.driver._pool.run("SELECT count(*) FROM pg_prepared_statements")
+        assert kept[0][0] <= 5
+
+
+@pytest.mark.parametrize("key", ["zero\0byte", "half \ud800"])
+async def test_a_key_of_a_claim_that_postgresql_can_not_store_is_refused(url: str, key: str) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push(1)
+        with pytest.raises(BadPayload, match="can't store this: text must be"):
+            await queue.claim(key, 1)
+        assert await queue.size() == 1
 
 
 async def test_a_key_is_taken_again_by_a_job_that_nobody_got(url: str) -> None:
@@ -321,5 +354,5 @@ async def test_names_that_are_too_long_are_refused_before_the_first_job(url: str
             lambda: store.queue("q" * 60),
             lambda: store.queue("q", dead_letter=penstock.DeadLetter(3, "d" * 60)),
         ):
-            with pytest.raises(CallerError, match="60 bytes in its name, and PostgreSQL has room for 56"):
+            with pytest.raises(CallerError, match="on PostgreSQL must be at most 56 bytes, got 60 bytes"):
                 make()

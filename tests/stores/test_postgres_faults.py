@@ -85,6 +85,21 @@ async def test_who_waits_goes_on_after_its_sessions_were_ended(
             await job.ack()
 
 
+async def test_an_idle_connection_that_the_server_ends_leaves_the_event_loop_alone(
+    postgres_database: str, admin: Any
+) -> None:
+    """The end of a connection makes its socket readable for ever: a loop that goes on watching it never rests."""
+    async with penstock.connect(postgres_database) as store:
+        queue = store.queue("mail")
+        await queue.push("one")
+        (link,) = store.driver._pool._idle
+        selector = asyncio.get_running_loop()._selector
+        assert link.pgconn.socket in selector.get_map()
+        await in_thread(end_all, admin)
+        await in_thread(wait_until, lambda: link.pgconn.socket not in selector.get_map())
+        assert (await queue.pop(timeout=PATIENCE)).payload == "one"
+
+
 async def test_a_reserve_that_is_cut_off_is_done_again(
     postgres_database: str, admin: Any, connect: Callable[..., Any]
 ) -> None:

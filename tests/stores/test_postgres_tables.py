@@ -62,7 +62,7 @@ async def test_any_name_is_a_queue(url: str, database: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["x" * 57, "ü" * 29, "zero\0byte", "half \ud800"])
 async def test_a_name_that_postgresql_can_not_have_is_refused(url: str, name: str) -> None:
     async with penstock.connect(url) as store:
-        with pytest.raises(CallerError, match=r"a queue name|the queue") as told:
+        with pytest.raises(CallerError, match="a queue name") as told:
             await store.queue(name).push(1)
         assert not isinstance(told.value, BadPayload)
 
@@ -108,6 +108,16 @@ async def test_a_queue_whose_table_was_dropped_begins_anew(url: str, database: A
         database.execute("DROP TABLE _k_tbl_mail")
         await queue.push(3)
         assert (await queue.pop(0)).payload == 3
+
+
+async def test_a_dead_letter_queue_whose_table_was_dropped_begins_anew(url: str, database: Any) -> None:
+    async with penstock.connect(url) as store:
+        queue = store.queue("mail")
+        await queue.push_many([1, 2])
+        await (await queue.reserve(timeout=PATIENCE)).fail("no")
+        database.execute("DROP TABLE _k_tbl___deadletter__")
+        await (await queue.reserve(timeout=PATIENCE)).fail("no")
+        assert [dead.payload for dead in await store.dead_letters().peek()] == [2]
 
 
 async def test_looking_makes_no_table(url: str, database: Any) -> None:
@@ -234,7 +244,7 @@ async def test_a_peer_that_makes_the_table_in_the_same_moment(url: str, database
 
 
 async def test_keys_that_nobody_needs_are_forgotten(url: str, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_keys, "_TIDY_EVERY", 1)
+    monkeypatch.setattr(postgres_keys, "REMOVAL_EVERY", 1)
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push_many([penstock.Push(n, unique=f"done {n}", unique_for=50) for n in range(5)])

@@ -112,7 +112,7 @@ async def test_what_is_no_connection_of_psycopg_is_refused(postgres_database: st
 async def test_a_connection_that_is_closed_is_refused(postgres_database: str) -> None:
     async with penstock.connect(postgres_database) as store, connected(postgres_database) as connection:
         await connection.close()
-        with pytest.raises(CallerError, match="is closed, and nothing was done"):
+        with pytest.raises(CallerError, match="must be open, got one that is closed"):
             await store.queue("mail").push(1, connection=connection)
 
 

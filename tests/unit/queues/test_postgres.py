@@ -1,4 +1,4 @@
-"""What goes to PostgreSQL and comes back, without a server: records, names, floors, and what errors mean."""
+"""What goes to PostgreSQL and comes back, without a server: records, names, the start of a scan, and errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from penstock.errors import BadPayload, BadUrl, ConnectionLost, OutcomeUnknown, 
 from penstock.job import JobState, Lease, Move, NewJob
 from penstock.queues.stores.postgres.element import (
     ELEMENT_BYTES_MAX,
-    Token,
+    LeaseToken,
     id_batch,
     lease_batch,
     move_batch,
     packed,
     unpacked,
 )
-from penstock.queues.stores.postgres.floors import JOBS_MIN, NOTHING_US, TRUST_S, Floor
 from penstock.queues.stores.postgres.names import channel_name, index_of, other_index_of, quoted, table_of
-from penstock.queues.stores.postgres.sql import SETTINGS, Statements
+from penstock.queues.stores.postgres.sql import BEGINNING_US, SETTINGS, ScanStart, Statements
 from tests.processes import need_module
 
 problems = pytest.importorskip("penstock.queues.stores.postgres.errors")
@@ -86,10 +85,10 @@ def test_what_is_too_large_is_refused() -> None:
 
 
 def test_a_token_is_read_as_it_was_written() -> None:
-    token = Token(1_700_000_000_123_456, 3, 1_600_000_000_000_001)
-    assert Token.read(str(token)) == token
+    token = LeaseToken(1_700_000_000_123_456, 3, 1_600_000_000_000_001)
+    assert LeaseToken.read(str(token)) == token
     for wrong in (None, "", "1", "1.2", "1.2.3.4", "a.b.c", "1..3"):
-        assert Token.read(wrong) is None
+        assert LeaseToken.read(wrong) is None
 
 
 def test_leases_are_sorted_and_those_that_can_not_be_are_left_out() -> None:
@@ -135,37 +134,38 @@ def test_a_channel_has_its_name_unless_that_is_too_long() -> None:
 def test_statements_name_the_table_and_nothing_is_left_open(namespace: str | None) -> None:
     statements = Statements.of('a"{table} {where} %s $1', namespace)
     texts = [getattr(statements, name) for name in Statements.__slots__]
-    texts += [statements.sizes(5), *(statements.peek_at(state) for state in (None, *JobState))]
+    texts += [statements.sizes(5), *(statements.peek(state) for state in (None, *JobState))]
     assert all('"_k_tbl_a""{table} {where} %s $1"' in text for text in texts)
     assert SETTINGS["jit"] == "off"
     assert ("counter_deltas" in statements.push) == (namespace is not None)
 
 
-def test_a_floor_rises_with_what_was_taken_and_is_not_trusted_for_long() -> None:
-    floor = Floor()
-    assert floor.begin(10.0) == NOTHING_US
-    floor.took([5] * (JOBS_MIN - 1))
-    assert floor.begin(10.1) == NOTHING_US
-    floor.took([7, 8])
-    assert floor.begin(10.2) == 7
-    floor.took([6, 9])  # others had taken the jobs between: the floor never sinks by itself
-    assert floor.begin(10.3) == 7
-    assert floor.begin(10.1 + TRUST_S) == NOTHING_US
-    floor.took([20])
-    assert floor.begin(10.2 + TRUST_S) == 20
-    floor.lower()
-    assert floor.begin(10.3 + TRUST_S) == NOTHING_US
+def test_a_scan_begins_where_the_last_one_came_to_but_not_for_long() -> None:
+    start = ScanStart()
+    again = 10.1 + ScanStart.TRUST_S
+    assert start.begin(10.0) == BEGINNING_US
+    start.took([5] * (ScanStart.JOBS_MIN - 1))
+    assert start.begin(10.1) == BEGINNING_US
+    start.took([7, 8])
+    assert start.begin(10.2) == 7
+    start.took([6, 9])  # others had taken the jobs between: it never goes back by itself
+    assert start.begin(10.3) == 7
+    assert start.begin(again) == BEGINNING_US
+    start.took([20])
+    assert start.begin(again + 0.1) == 20
+    start.reset()
+    assert start.begin(again + 0.2) == BEGINNING_US
 
 
 @pytest.mark.parametrize(
-    ("name", "is_broken", "is_once", "error", "words"),
+    ("name", "is_broken", "is_once", "error", "message"),
     [
-        ("DiskFull", False, True, StoreError, "make room"),
+        ("DiskFull", False, True, StoreError, "free space"),
         ("InsufficientPrivilege", False, False, StoreError, "CREATE on the schema"),
         ("UndefinedColumn", False, False, StoreError, r"Keuss 2\.0\.4"),
         ("ReadOnlySqlTransaction", False, True, StoreError, "read-write"),
-        ("UntranslatableCharacter", False, True, BadPayload, "Send bytes"),
-        ("DataError", False, True, BadPayload, "Send bytes"),
+        ("UntranslatableCharacter", False, True, BadPayload, "Send it as bytes"),
+        ("DataError", False, True, BadPayload, "Send it as bytes"),
         ("AdminShutdown", False, False, ConnectionLost, "went away"),
         ("AdminShutdown", False, True, OutcomeUnknown, "may have been done"),
         ("OperationalError", True, True, OutcomeUnknown, "may have been done"),
@@ -173,9 +173,9 @@ def test_a_floor_rises_with_what_was_taken_and_is_not_trusted_for_long() -> None
         ("InternalError_", False, False, StoreError, "the words"),
     ],
 )
-def test_what_an_error_means(name: str, is_broken: bool, is_once: bool, error: type[Exception], words: str) -> None:
+def test_what_an_error_means(name: str, is_broken: bool, is_once: bool, error: type[Exception], message: str) -> None:
     problem = getattr(need_module("psycopg.errors"), name)("the\nwords")
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         raise problems.failed(problem, "url", is_broken, is_once)
 
 
@@ -184,9 +184,9 @@ def test_what_an_error_means(name: str, is_broken: bool, is_once: bool, error: t
     [
         ('FATAL: password authentication failed for user "x"', StoreError, "user and password"),
         ('FATAL: database "x" does not exist', StoreError, "Check the user and the database"),
-        ("FATAL: no pg_hba.conf entry for host", StoreError, "lets nobody in"),
-        ("connection refused", ConnectionLost, "Is the server up"),
-        ("FATAL: the database system is starting up", ConnectionLost, "Is the server up"),
+        ("FATAL: no pg_hba.conf entry for host", StoreError, "must allow this user"),
+        ("connection refused", ConnectionLost, "Is the server running"),
+        ("FATAL: the database system is starting up", ConnectionLost, "Is the server running"),
         ("FATAL: sorry, too many clients already", ConnectionLost, "max_connections"),
     ],
 )

@@ -1,15 +1,15 @@
-"""Jobs as JSON: what Keuss keeps of one in the column `_pl`, and what a statement is given of many.
+"""Jobs as JSON: the column `_pl` as Keuss writes it, and the batches that statements take.
 
     _pl of a value      {"payload": VALUE, "hdrs": {}}
     _pl of bytes        {"payload": BASE64, "hdrs": {}, "type": "buffer"}
 
-The column is jsonb. It keeps numbers to the last digit, but neither the order of keys, nor keys that come twice, nor
-whether a whole number was written with an exponent. So large floats are written out with a fraction (1e23 as
-100000000000000000000000.0), which makes them floats again for whoever reads them. jsonb refuses zero bytes and halves
-of surrogate pairs in texts: a payload with these is kept as the bytes of its body, which are read as the same payload;
+The column is jsonb. It keeps all digits of numbers, but neither the order of keys, nor duplicate keys, nor whether a
+whole number was written with an exponent. So large floats are written out with a fraction (1e23 as
+100000000000000000000000.0), which makes them floats again for every reader. jsonb refuses zero bytes and halves of
+surrogate pairs in text: a payload with these is stored as the bytes of its body, which are read as the same payload;
 headers with them are refused.
 
-A statement takes a whole batch as one text, a JSON array of these records; fields that are left out have their
+A statement takes a whole batch as one value, a JSON array of these records; fields that are left out have their
 default.
 
     i   id                        m   maturity that a token names, in microseconds since 1970
@@ -23,7 +23,7 @@ default.
 
 import re
 from base64 import b64decode, b64encode
-from binascii import Error as NoBase64
+from binascii import Error as NotBase64
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -38,15 +38,15 @@ ELEMENT_BYTES_MAX = 100 * 1024 * 1024
 _US = 1000
 
 _PLAIN = re.compile(r"[0-9A-Za-z-]+")
-# Escapes that jsonb has no characters for; whole surrogate pairs are never escaped here. An even number of backslashes
-# before one is text, and no escape.
+# Escapes that jsonb refuses; whole surrogate pairs are never escaped here. After an even number of backslashes it is
+# text, not an escape.
 _REFUSED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|[dD][89a-fA-F])")
-# A text, to be left alone, or a number with a positive exponent.
+# A text, which is left alone, or a number with a positive exponent.
 _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?[eE]\+\d+')
 
 
-class Token(NamedTuple):
-    """What a reserve leaves in the row, and how it was before: as a text it is the lease's token."""
+class LeaseToken(NamedTuple):
+    """What a reserve writes into the row, and the maturity before: as text, the token of the lease."""
 
     mature_us: int
     tries: int
@@ -56,8 +56,8 @@ class Token(NamedTuple):
         return f"{self.mature_us}.{self.tries}.{self.before_us}"
 
     @classmethod
-    def read(cls, text: str | None) -> "Token | None":
-        """The token of a text; None if it can't be one of ours."""
+    def read(cls, text: str | None) -> "LeaseToken | None":
+        """Return the token of a text; None if it can't be one of ours."""
         try:
             return None if text is None else cls(*(int(part) for part in text.split(".")))
         except (TypeError, ValueError):
@@ -65,7 +65,7 @@ class Token(NamedTuple):
 
 
 def packed(job: NewJob) -> str:
-    """A job's record. BadPayload if PostgreSQL can't keep it."""
+    """Return the record of a job. Raises BadPayload if PostgreSQL can't store it."""
     fields = [f'"i":{_text(job.id)}', f'"p":{_element(job)}']
     if job.mature_ms is not None:
         fields.append(f'"u":{job.mature_ms * _US}')
@@ -92,17 +92,17 @@ def _element(job: NewJob) -> str:
     if headers is None:
         raise BadPayload("headers on PostgreSQL must be text without zero bytes and half surrogate pairs, got one")
     if len(headers) > HEADERS_BYTES_MAX:
-        raise BadPayload(f"headers of {len(headers)} bytes are more than the {HEADERS_BYTES_MAX} that a job may have")
+        raise BadPayload(f"headers must be at most {HEADERS_BYTES_MAX} bytes as JSON, got {len(headers)}")
     if len(text) > ELEMENT_BYTES_MAX:
         raise BadPayload(
-            f"a payload of {len(text)} bytes as JSON is more than the {ELEMENT_BYTES_MAX} that this store takes: "
+            f"a payload on PostgreSQL must be at most {ELEMENT_BYTES_MAX} bytes as JSON, got {len(text)}: "
             "keep it elsewhere, and send its address"
         )
     return f'{{"payload":{text},"hdrs":{headers}{kind}}}'
 
 
 def _as_jsonb(text: str) -> str | None:
-    """Return JSON as jsonb gives it back; None for what it can't keep: zero bytes and halves of surrogate pairs."""
+    """Return JSON as jsonb gives it back; None if it can't store it: zero bytes and halves of surrogate pairs."""
     if "\\u" in text and _REFUSED.search(text):
         return None
     if "e+" in text:
@@ -120,33 +120,32 @@ def _text(value: str) -> str:
 
 
 def batch(records: Iterable[str]) -> str:
-    """Records as one value of a statement."""
+    """Return records as one value of a statement."""
     return f"[{','.join(records)}]"
 
 
-def lease_batch(given: Iterable[Lease], delays_ms: Iterable[int] | None = None, begun: Sequence[bool] = ()) -> str:
-    """Leases as one value, sorted by id: statements that lock the same jobs do so in the same order, and none waits
-    for another that waits for it. Those that can't be ours are left out."""
-    given = list(given)
-    delays = ["" for _ in given] if delays_ms is None else [f',"d":{delay_ms}' for delay_ms in delays_ms]
-    if begun:
-        delays = [
-            f'{delay},"s":{"true" if has_begun else "false"}' for delay, has_begun in zip(delays, begun, strict=True)
-        ]
+def lease_batch(given: Sequence[Lease], delays_ms: Sequence[int] = (), begun: Sequence[bool] = ()) -> str:
+    """Return leases as one value, sorted by id: statements that lock the same jobs lock them in the same order, and
+    never deadlock. Those that can't be ours are left out."""
     records = []
-    for lease, delay in zip(given, delays, strict=True):
-        token = Token.read(lease.token)
-        if token is not None and is_id(lease.id):
-            named = f'"m":{token.mature_us},"n":{token.tries},"b":{token.before_us}'
-            records.append((lease.id, f'{{"i":{_text(lease.id)},{named}{delay}}}'))
+    for place, lease in enumerate(given):
+        token = LeaseToken.read(lease.token)
+        if token is None or not is_id(lease.id):
+            continue
+        record = f'{{"i":{_text(lease.id)},"m":{token.mature_us},"n":{token.tries},"b":{token.before_us}'
+        if delays_ms:
+            record += f',"d":{delays_ms[place]}'
+        if begun:
+            record += f',"s":{"true" if begun[place] else "false"}'
+        records.append((lease.id, record + "}"))
     return batch(record for _, record in sorted(records))
 
 
 def move_batch(moves: Iterable[Move]) -> str:
-    """Moves as one value, in their order, which the jobs keep. Those whose lease can't be ours are left out."""
+    """Return moves as one value, in their order, which the jobs keep. Those whose lease can't be ours are left out."""
     records = []
     for lease, job in moves:
-        token = Token.read(lease.token)
+        token = LeaseToken.read(lease.token)
         if is_id(lease.id) and (token is not None or lease.token is None):
             named = "" if token is None else f'"m":{token.mature_us},"n":{token.tries},'
             records.append(f'{{"o":{_text(lease.id)},{named}{job.prepared[1:]}')
@@ -154,22 +153,22 @@ def move_batch(moves: Iterable[Move]) -> str:
 
 
 def popped(job_id: str, element: str, tries: int, mature_us: int) -> str:
-    """The record that puts a popped job back."""
+    """Return the record that puts a popped job back."""
     return f'{{"i":{_text(job_id)},"p":{element},"t":{tries},"u":{mature_us}}}'
 
 
 def is_id(text: str) -> bool:
-    """Whether a row could have this id. Others would make PostgreSQL refuse the whole batch."""
+    """Whether a row can have this id. With any other, PostgreSQL would refuse the whole batch."""
     return "\0" not in text and (text.isascii() or not _REFUSED.search(to_json(text)))
 
 
 def id_batch(given: Iterable[str]) -> str:
-    """Ids as one value, sorted as leases are."""
+    """Return ids as one value, sorted as leases are."""
     return batch(f'{{"i":{_text(one)}}}' for one in sorted(given) if is_id(one))
 
 
 def unpacked(text: str | None) -> tuple[Any, dict[str, Any]]:
-    """Payload and headers of a `_pl`. What Keuss or others left out is None, or empty."""
+    """Return payload and headers of a `_pl`. What Keuss or others left out is None, or empty."""
     if text is None:
         return None, {}
     try:
@@ -181,7 +180,7 @@ def unpacked(text: str | None) -> tuple[Any, dict[str, Any]]:
     payload = value.get("payload")
     headers = value.get("hdrs")
     if value.get("type") == "buffer" and isinstance(payload, str):
-        # What is no base64 is neither ours nor Keuss', and then the text that it looks like.
-        with suppress(NoBase64):
+        # What is not base64 was written by others, as text.
+        with suppress(NotBase64):
             payload = b64decode(payload)
     return payload, headers if isinstance(headers, dict) else {}

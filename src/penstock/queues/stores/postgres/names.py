@@ -1,14 +1,19 @@
-"""How things are called in PostgreSQL, which cuts every name behind 63 bytes.
+"""Names in PostgreSQL, which cuts every name after 63 bytes.
 
-Keuss puts a queue's jobs into the table `_k_tbl_QUEUE`, and an index named `idx_"_k_tbl_QUEUE"_mature`, quotes
-included, upon it. A table's name that is cut would be shared by two queues, so longer ones are refused. An index's name
-that is cut may be taken by the index of another queue: that one has another name then, which Keuss never asks for.
+| what | name |
+|---|---|
+| table of a queue | `_k_tbl_QUEUE`, as Keuss has it |
+| its index | `idx_"_k_tbl_QUEUE"_mature`, quotes included, as Keuss has it |
+| its index, if another queue has that name | `penstock_mature_` and a hash of the queue's name |
+| channel of LISTEN and NOTIFY | `keuss:signal:NAMESPACE:QUEUE`, as Keuss has it in Redis |
+| channel with a longer name | `keuss:signal:` and a hash of the whole |
 
-Channels of LISTEN and NOTIFY have Keuss' names for channels, `keuss:signal:NAMESPACE:QUEUE`; a longer one is
-`keuss:signal:` with a hash of the whole. Keuss itself has no such signals.
+A table name that is cut would be shared by two queues, so longer ones are refused. An index name that is cut may be
+taken by the index of another queue; Keuss never uses the name of an index. Keuss has no signals in PostgreSQL.
 """
 
 import hashlib
+from functools import lru_cache
 
 from penstock.errors import CallerError
 
@@ -16,53 +21,54 @@ NAME_BYTES_MAX = 63
 TABLE = "_k_tbl_"
 QUEUE_BYTES_MAX = NAME_BYTES_MAX - len(TABLE)
 CHANNEL = "keuss:signal:"
-_HASH_BYTES = 20  # chance never makes two of these equal
+_HASH_BYTES = 20  # enough to rule out collisions
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
+    """Return a name as an identifier in SQL, whatever is in it."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as SQL takes it, whatever is in it and however the server reads backslashes."""
+    """Return a text as a literal in SQL, whatever is in it and however the server reads backslashes."""
     check_zero_bytes(text)
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def check_zero_bytes(queue: str) -> None:
-    """Refuse a name that can't be in any text of PostgreSQL."""
+    """Raise CallerError for a name that no text of PostgreSQL can have."""
     if "\0" in queue:
-        raise CallerError(f"the queue {queue!r} can't be in PostgreSQL: its names have no zero bytes")
+        raise CallerError(f"a queue name on PostgreSQL must be without zero bytes, got {queue!r}")
 
 
 def table_of(queue: str) -> str:
-    """The name of a queue's table."""
+    """Return the name of a queue's table."""
     check_zero_bytes(queue)
     try:
         length = len(queue.encode())
     except UnicodeEncodeError as problem:
-        raise CallerError(f"the queue {queue!r} can't be in PostgreSQL: {problem}") from problem
+        raise CallerError(f"a queue name on PostgreSQL must be valid Unicode, got {queue!r}: {problem}") from problem
     if length > QUEUE_BYTES_MAX:
         raise CallerError(
-            f"the queue {queue!r} has {length} bytes in its name, and PostgreSQL has room for {QUEUE_BYTES_MAX}: "
-            "behind them it would be cut, and share a table with others. Give a shorter name."
+            f"a queue name on PostgreSQL must be at most {QUEUE_BYTES_MAX} bytes, got {length} bytes in {queue!r}. "
+            "A longer one would be cut, and share its table with others."
         )
     return TABLE + queue
 
 
 def index_of(queue: str) -> str:
-    """The name of its index, as Keuss makes it and PostgreSQL cuts it."""
+    """Return the name of its index, as Keuss makes it and PostgreSQL cuts it."""
     return f"idx_{quoted(table_of(queue))}_mature".encode()[:NAME_BYTES_MAX].decode(errors="ignore")
 
 
 def other_index_of(queue: str) -> str:
-    """A name for the index if another queue's has its name."""
+    """Return the name of its index if another queue's has that name."""
     return "penstock_mature_" + _hash(queue)
 
 
+@lru_cache(1024)
 def channel_name(channel: str) -> str:
-    """A channel's name as PostgreSQL can have it."""
+    """Return a channel's name as PostgreSQL can have it."""
     if len(channel.encode()) <= NAME_BYTES_MAX:
         return channel
     return CHANNEL + _hash(channel)

@@ -1,38 +1,32 @@
-"""The SQL of looks, and how a look is cut into ranges of ids: see `penstock.queues.scan`.
+"""The SQL of batch reads, and how one is cut into ranges of ids: see `penstock.queues.scan`.
 
-A look goes by the primary key. A job keeps its id whatever is done to it, so it is met once, in one range; what is
-pushed after the look began, and sorts behind the last id of that time, is not met at all.
+A batch read goes by the primary key. A job keeps its id whatever is done to it, so it is read once, in one range; what
+is pushed after the read began, and sorts after the last id of that time, is not read at all.
 
-Ids look like UUIDs, be they by chance (Keuss') or in the order of their making (ours). Between the lowest and the
-highest one the range is cut evenly, as numbers: that makes equal parts of ids by chance, and parts of equal time of
-ours. Cuts need not be ids that exist. A table that is read in no time isn't cut.
+Ids are in the form of UUIDs: random ones (Keuss) or in the order of their creation (ours). Between the lowest and the
+highest one the range is cut evenly, as numbers: that makes parts of equal size of random ids, and parts of equal time
+of ours. Cuts need not be ids that exist. A small table isn't cut.
 """
 
 import re
 
 from penstock.job import JobState
 from penstock.queues.scan import Wanted
-from penstock.queues.stores.postgres.sql import IS_AHEAD, NOW
+from penstock.queues.stores.postgres.sql import IS_AHEAD, IS_RESERVED, NOW, STATES
 
-PART_BYTES = 32 * 1024 * 1024  # of a table, without what lies outside of its rows: some 100,000 jobs
-PARTS_MAX = 8  # connections that a look may take up at a time
+PART_BYTES = 32 * 1024 * 1024  # of a table, without values stored outside of its rows: some 100,000 jobs
+PARTS_MAX = 8  # connections that a batch read may use at a time
 
 _DIGITS = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})")
 _LOW_BITS = 16
 
-_IS_RESERVED = f"(mature > {NOW} AND reserved IS NOT NULL)"
 _STORED = {
     "element": "_pl::text",
-    "tries": f"tries - CASE WHEN {_IS_RESERVED} OR {IS_AHEAD.format('')} THEN 1 ELSE 0 END",
+    "tries": f"tries - CASE WHEN {IS_RESERVED} OR {IS_AHEAD.format('')} THEN 1 ELSE 0 END",
     "mature_ms": "floor(extract(epoch FROM mature) * 1000)::int8",
     "state": f"CASE WHEN mature <= {NOW} THEN 'ready' WHEN reserved IS NULL THEN 'scheduled' ELSE 'reserved' END",
 }
-_STATES = {
-    JobState.READY: f"mature <= {NOW}",
-    JobState.SCHEDULED: f"(mature > {NOW} AND reserved IS NULL)",
-    JobState.RESERVED: _IS_RESERVED,
-}
-# What can be compared, in the units of `Limit`.
+# Columns that the server compares, in the units of `Limit`.
 COMPARED = {"tries": f"({_STORED['tries']})", "mature": f"{_STORED['mature_ms']} * 1000"}
 COMPARES = frozenset({"id", *COMPARED})
 
@@ -41,7 +35,8 @@ IN_ELEMENT = frozenset({"body", "payload", "headers"})
 
 
 def names_of(wanted: Wanted) -> list[str]:
-    """What is read of each job, in the order of the statement's columns. The state is always: it needs the time."""
+    """Return what is read of each job, in the order of the statement's columns. The state is always read: it needs
+    the time."""
     has_element = bool(IN_ELEMENT & wanted.columns)
     return [
         "id",
@@ -50,7 +45,7 @@ def names_of(wanted: Wanted) -> list[str]:
 
 
 def ends(table: str) -> str:
-    """The lowest and the highest id, and how many bytes the table has: $1 is its name."""
+    """Return a query for the lowest and the highest id, and the size of the table in bytes: $1 is its name."""
     return (
         f"SELECT (SELECT _id FROM {table} ORDER BY _id LIMIT 1), (SELECT _id FROM {table} ORDER BY _id DESC LIMIT 1),"
         " pg_relation_size(to_regclass($1))"
@@ -58,7 +53,7 @@ def ends(table: str) -> str:
 
 
 def by_range(table: str, wanted: Wanted, is_first: bool, is_last: bool) -> str:
-    """Jobs from $2 (included on the first page) to $3 (included in the last range), $4 at most."""
+    """Return a query for jobs from $2 (included on the first page) to $3 (included in the last range), $4 at most."""
     return (
         f"SELECT _id, {_columns(wanted)} FROM {table}"
         f" WHERE _id {'>=' if is_first else '>'} $2 AND _id {'<=' if is_last else '<'} $3{_conditions(wanted)}"
@@ -67,7 +62,7 @@ def by_range(table: str, wanted: Wanted, is_first: bool, is_last: bool) -> str:
 
 
 def by_ids(table: str, wanted: Wanted) -> str:
-    """Those of the jobs in $2 that are there."""
+    """Return a query for those of the jobs in $2 that are there."""
     return (
         f"SELECT _id, {_columns(wanted)} FROM json_to_recordset($2::json) AS given (i text)"
         f" JOIN {table} ON _id = given.i WHERE true{_conditions(wanted)}"
@@ -81,12 +76,12 @@ def _columns(wanted: Wanted) -> str:
 def _conditions(wanted: Wanted) -> str:
     found = [f"{COMPARED[limit.column]} {limit.sign} {int(limit.value)}" for limit in wanted.limits]
     if len(wanted.states) < len(JobState):
-        found.append("(" + (" OR ".join(_STATES[state] for state in sorted(wanted.states)) or "false") + ")")
+        found.append("(" + (" OR ".join(STATES[state] for state in sorted(wanted.states)) or "false") + ")")
     return "".join(f" AND {condition}" for condition in found)
 
 
 def cuts(low: str, high: str, size: int) -> list[str]:
-    """Where the ids between two are cut, for a table of so many bytes."""
+    """Return where the ids between two are cut, for a table of `size` bytes."""
     parts = min(PARTS_MAX, size // PART_BYTES)
     first, last = _number(low), _number(high)
     if first is None or last is None or parts < 2 or last - first < parts:

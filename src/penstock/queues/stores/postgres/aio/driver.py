@@ -2,57 +2,90 @@
 
 | what | name | see, in `penstock.queues.stores.postgres` |
 |---|---|---|
-| jobs of a queue | table `_k_tbl_QUEUE`: `_id`, `_pl`, `mature`, `tries`, `reserved` | `statements`, `elements` |
+| jobs of a queue | table `_k_tbl_QUEUE`: `_id`, `_pl`, `mature`, `tries`, `reserved` | `sql`, `element` |
 | their order | index `idx_"_k_tbl_QUEUE"_mature` on `mature` | `names` |
-| queues, options, pauses | table `penstock_queues`: namespace, queue, options, paused | `side_tables` |
-| counters | table `penstock_counters`: namespace, queue, counter, value | `side_tables` |
-| | table `penstock_counter_deltas`: the same, what was counted since | |
-| claims | table `penstock_claims`: queue, key, ids, reserved | `side_tables` |
-| unique keys | table `penstock_unique`: queue, key, id, keep_ms, free_at | `side_tables` |
+| queues, options, pauses | table `penstock_queues`: namespace, queue, options, paused | `sql` |
+| counters | table `penstock_counters`: namespace, queue, counter, value | `sql` |
+| | table `penstock_counter_deltas`: the same columns, what was counted since | |
+| claims | table `penstock_claims`: queue, key, ids, reserved | `sql` |
+| unique keys | table `penstock_unique`: queue, key, id, keep_ms, free_at | `sql` |
 | | indexes `penstock_unique_id` and `penstock_unique_free_at` | |
-| ends of jobs with keys | trigger `penstock_ended` on a queue's table, and its function | `side_tables` |
+| ends of jobs with keys | trigger `penstock_ended` on a queue's table, and its function | `sql` |
 | signals | LISTEN and NOTIFY on `keuss:signal:NAMESPACE:QUEUE` | `names` |
 
-A queue's table is made by its first push, ours when they are first needed. Every call is one statement for the whole
-batch, and each statement a transaction of its own, but for what is pushed on a connection of the caller's. All times
+The table of a queue is made by its first push, the others when they are first needed. Every call is one statement for
+the whole batch, and each statement a transaction of its own, except for a push on a connection of the caller. All times
 are the server's. What to know:
 
-- Keuss keeps payloads as jsonb: numbers are exact, but objects lose the order of their names. A payload with a zero
-  byte or half a character in a text is kept as bytes, and read as the same payload; headers with these are refused.
-- A queue's name has at most 56 bytes. Case and odd characters count.
+- Keuss stores payloads as jsonb: numbers are exact, but objects lose the order of their keys. A payload with a zero
+  byte or half a surrogate pair in a text is stored as bytes, and read as the same payload; headers with these are
+  refused.
+- A queue name must be at most 56 bytes. Case and special characters count.
 - A lease's token is the stored end of the reservation, and the tries: whatever a Node peer does to the job makes it
   stale.
-- A unique key's time begins with its job's end, whoever ends it, as a trigger notes it. Making that takes the right to
-  make triggers on the table (its owner has it); without, the time begins when the key is next asked for.
-- A push or pop whose connection breaks before the answer is an OutcomeUnknown: it may have been done. All else can be
-  done again, and consumers that wait do so by themselves.
-- Options of its own: `connections` (8), how many there may be at a time, and all of libpq's (`sslmode`,
+- The time of a unique key begins with the end of its job, also if a Node peer ends it, as a trigger notes it. To make
+  the trigger takes the right to make triggers on the table (its owner has it); without it, the time begins when the key
+  is next pushed.
+- A push or pop whose connection breaks before the answer raises OutcomeUnknown: it may have been done. All other calls
+  can be repeated, and consumers that wait do so by themselves.
+- Options of its own: `connections` (8), the maximum number of connections, and all of libpq's (`sslmode`,
   `target_session_attrs`, several hosts, ...).
 - PostgreSQL must be 12 or newer. A pooler in between must keep sessions together (pgbouncer: session mode).
 """
 
+import json
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar
 
-from penstock.job import JobState, Lease, Move, Sizes, StoredJob
-from penstock.queues.aio.driver import Page
+import psycopg
+from psycopg import AsyncConnection, AsyncRawCursor
+from psycopg.rows import tuple_row
+
+from penstock.errors import CallerError, StoreError
+from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob, id_time_ms
+from penstock.queues import scan
+from penstock.queues.aio.driver import Driver, Page
 from penstock.queues.capabilities import Capability
-from penstock.queues.stores.postgres.aio.claims import PostgresClaims
-from penstock.queues.stores.postgres.aio.link import Rows, Undo
-from penstock.queues.stores.postgres.aio.scan import PostgresLooks
+from penstock.queues.options import Address, Options
+from penstock.queues.stores.postgres.aio.link import Run, Undo
+from penstock.queues.stores.postgres.aio.pool import Pool
 from penstock.queues.stores.postgres.aio.signal import PostgresSignal
 from penstock.queues.stores.postgres.aio.stats import PostgresStats
-from penstock.queues.stores.postgres.aio.unique import PostgresKeys
-from penstock.queues.stores.postgres.element import Token, id_batch, lease_batch, move_batch, popped, unpacked
-from penstock.queues.stores.postgres.floors import NOTHING_US
+from penstock.queues.stores.postgres.aio.tables import KeussTable, Tables
+from penstock.queues.stores.postgres.aio.unique import UniqueKeys
+from penstock.queues.stores.postgres.element import (
+    LeaseToken,
+    batch,
+    id_batch,
+    lease_batch,
+    move_batch,
+    packed,
+    popped,
+    unpacked,
+)
+from penstock.queues.stores.postgres.errors import SAME_KEY, code_of, failed
 from penstock.queues.stores.postgres.names import channel_name, quoted, table_of
-from penstock.queues.stores.postgres.sql import NOW_MS, TABLES, for_queue, moving, with_jobs
+from penstock.queues.stores.postgres.scan import COMPARES, by_ids, by_range, cuts, ends, names_of
+from penstock.queues.stores.postgres.session import Rows
+from penstock.queues.stores.postgres.sql import (
+    BEGINNING_US,
+    CLAIMS_TABLE,
+    NOW_MS,
+    TABLES,
+    for_queue,
+    move_between,
+    with_jobs,
+)
 
+BATCH_BYTES_MAX = 256 * 1024 * 1024  # of one statement: the server takes 1 GB, and both ends keep copies
 _US = 1000
+_RESERVED_COLUMNS = 7  # of a job from `reserve`; one from `claim` has fewer
 
 
-class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
+class PostgresDriver(Driver):
     """Jobs in PostgreSQL."""
 
     type: ClassVar[str] = "postgres:simple"
@@ -73,157 +106,296 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
             Capability.SHARED_PAUSE,
         }
     )
+    keeps_payloads: ClassVar[bool] = True
+    can_count: ClassVar[bool] = True
+    compares: ClassVar[frozenset[str]] = COMPARES
+
+    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+        super().__init__(address, options, extra)
+        self._pool = Pool(address, extra, lambda: self.shift_ms)
+        self._tables = Tables(self._pool)
+        self._unique = UniqueKeys(self._pool, self._tables)
+        self._queues: dict[str, KeussTable] = {}
+        self._run_push = partial(self._tables.run, is_push=True, is_once=True)
+
+    async def open(self) -> None:
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
 
     def own_signal(self) -> PostgresSignal:
         return PostgresSignal(self.address, self.extra, self._pool)
 
     def own_stats(self) -> PostgresStats:
-        return PostgresStats(self.address, self.extra, self.options.name, self._pool)
+        return PostgresStats(self.address, self.extra, self.options.name, self._tables)
+
+    def check_queue(self, queue: str) -> None:
+        table_of(queue)
+
+    def _table(self, queue: str) -> KeussTable:
+        table = self._queues.get(queue)
+        if table is None or table.counts != self.counts(queue):
+            table = self._queues[queue] = KeussTable(queue, self.counts_in if self.counts(queue) else None)
+        return table
+
+    @property
+    def _shift(self) -> str:
+        """What tests add to the clock, as the first value of statements."""
+        return str(self.shift_ms)
 
     async def now_ms(self) -> int:
         return int((await self._pool.run(NOW_MS, self._shift))[0][0])
 
+    # Jobs into a queue.
+
+    def prepare(self, job: NewJob) -> None:
+        job.prepared = packed(job)
+
+    async def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
+        return await self._push(self._run_push, self._table(queue), jobs, channel)
+
+    async def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
+        if not isinstance(connection, AsyncConnection):
+            kinds = (AsyncConnection.__name__, type(connection).__name__)
+            raise CallerError("connection must be an open {} of psycopg, got {}".format(*kinds))
+        if connection.closed:
+            raise CallerError("connection must be open, got one that is closed. Nothing was pushed.")
+        table = self._table(queue)
+        if not table.is_known:
+            await self._tables.find(table, True)  # on a connection of ours: it stays after a rollback of the caller's
+        if table.counts:
+            await self._tables.make_countable()
+
+        async def run(_: KeussTable, statement: str, *values: str | None) -> Rows:
+            cursor = AsyncRawCursor(connection, row_factory=tuple_row)
+            try:
+                await cursor.execute(statement, values)
+                return await cursor.fetchall()
+            except psycopg.Error as problem:
+                raise failed(problem, self.address.url, connection.closed, True) from problem
+
+        channel = f"keuss:signal:{self.options.name}:{queue}" if self.options.signal is None else None
+        ids: list[str] = []
+        for begin in range(0, len(jobs), self.batch_max):
+            ids += await self._push(run, table, jobs[begin : begin + self.batch_max], channel)
+        return ids
+
+    async def _push(self, run: Run, table: KeussTable, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
+        size = 0
+        has_keys = False
+        for job in jobs:
+            size += len(job.prepared)
+            has_keys = has_keys or job.unique is not None
+            if job.mature_ms is not None or job.delay_ms < 0:
+                table.scan_start.reset()
+        if size > BATCH_BYTES_MAX and len(jobs) > 1:
+            half = len(jobs) // 2
+            first = await self._push(run, table, jobs[:half], channel)
+            return first + await self._push(run, table, jobs[half:], channel)
+        name = None if channel is None else channel_name(channel)
+        if has_keys:
+            return await self._unique.push(run, table, jobs, self._shift, name)
+        await run(table, table.sql.push, self._shift, batch([job.prepared for job in jobs]), name)
+        return [job.id for job in jobs]
+
+    # Jobs out of a queue.
+
     async def pop(self, queue: str, count: int, wait_ms: int = 0) -> list[StoredJob]:
         async def undo(rows: Rows) -> None:
-            await self.put_back(queue, [self._popped(row) for row in rows])
+            await self.put_back(queue, [_popped(row) for row in rows])
 
-        rows = await self._take(queue, self._sql(queue).pop, count, 3, undo)
-        return [self._popped(row) for row in rows]
+        table = self._table(queue)
+        return [_popped(row) for row in await self._take(table, table.sql.pop, count, 3, undo)]
 
-    @staticmethod
-    def _popped(row: tuple[Any, ...]) -> StoredJob:
-        payload, headers = unpacked(row[1])
-        raw = popped(*row)
-        return StoredJob(row[0], payload=payload, headers=headers, tries=row[2], mature_ms=row[3] // _US, raw=raw)
+    async def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
+        table = self._table(queue)
+        table.scan_start.reset()
+        await self._run_push(table, table.sql.put_back, batch([job.raw for job in jobs]))
+        await self._unique.retake(queue, (job.id for job in jobs))
 
     async def reserve(
         self, queue: str, count: int, lease_ms: int, wait_ms: int = 0, begin: int | None = None
     ) -> list[StoredJob]:
         async def undo(rows: Rows) -> None:
-            await self.release(queue, [Lease(row[0], self._leased(row).token) for row in rows])
+            await self.release(queue, [Lease(row[0], _leased(row).token) for row in rows])
 
-        sql = self._sql(queue)
+        table = self._table(queue)
         if begin is None:
-            rows = await self._take(queue, sql.reserve, count, 4, undo, str(lease_ms))
+            rows = await self._take(table, table.sql.reserve, count, 4, undo, str(lease_ms))
         else:
-            rows = await self._take(queue, sql.reserve_ahead, count, 4, undo, str(lease_ms), str(begin))
-        return [self._leased(row) for row in rows]
+            rows = await self._take(table, table.sql.reserve_ahead, count, 4, undo, str(lease_ms), str(begin))
+        return [_leased(row) for row in rows]
 
-    async def _take(self, queue: str, statement: str, count: int, mature: int, undo: Undo, *values: str) -> Rows:
-        """Ready jobs in their order; `mature` is the column that has it. Only a pop has no more values than these."""
-        floor = self._floor(queue)
-        begin_us = floor.begin(time.monotonic())
+    async def _take(self, table: KeussTable, statement: str, count: int, mature: int, undo: Undo, *values: str) -> Rows:
+        """Return ready jobs in their order; `mature` is the column that has it. Only a pop has no more values."""
+        begin_us = table.scan_start.begin(time.monotonic())
         given = (self._shift, str(count), str(begin_us), *values)
-        rows = await self._run(queue, statement, *given, is_once=not values, undo=undo)
-        floor.took([row[mature] for row in rows])
-        if len(rows) < count and begin_us != NOTHING_US:
-            floor.lower()
+        rows = await self._tables.run(table, statement, *given, is_once=not values, undo=undo)
+        table.scan_start.took([row[mature] for row in rows])
+        if len(rows) < count and begin_us != BEGINNING_US:
+            table.scan_start.reset()
             if not rows:
-                return await self._take(queue, statement, count, mature, undo, *values)
+                return await self._take(table, statement, count, mature, undo, *values)
         return sorted(rows, key=lambda row: (row[mature], row[0]))
 
     async def release(self, queue: str, leases: Sequence[Lease]) -> None:
-        self._floor(queue).lower()
-        await self._run(queue, self._sql(queue).release, lease_batch(leases))
+        table = self._table(queue)
+        table.scan_start.reset()
+        await self._tables.run(table, table.sql.release, lease_batch(leases))
+
+    # Reserved jobs.
 
     async def ack(self, queue: str, leases: Sequence[Lease], begun: Sequence[Lease] = ()) -> list[bool]:
-        sql = self._sql(queue)
+        table = self._table(queue)
         if begun:
             values = self._shift, lease_batch(leases), lease_batch(begun)
-            rows = await self._run(queue, sql.ack_and_begin, *values)
+            rows = await self._tables.run(table, table.sql.ack_and_begin, *values)
         else:
-            rows = await self._run(queue, sql.ack, lease_batch(leases))
-        return self._done((lease.id for lease in leases), rows)
-
-    @staticmethod
-    def _done(ids: Iterable[str], rows: Rows) -> list[bool]:
-        """For each id whether a row tells of it. Of several with the same, the first has it."""
-        left = {row[0] for row in rows}
-        done = []
-        for job_id in ids:
-            done.append(job_id in left)
-            left.discard(job_id)
-        return done
+            rows = await self._tables.run(table, table.sql.ack, lease_batch(leases))
+        return _done([lease.id for lease in leases], rows)
 
     async def nack(
         self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None
     ) -> list[bool]:
-        name = None if channel is None else channel_name(channel)
-        rows = await self._run(queue, self._sql(queue).nack, self._shift, lease_batch(leases, delays_ms), name)
-        return self._done((lease.id for lease in leases), rows)
+        table = self._table(queue)
+        values = self._shift, lease_batch(leases, delays_ms), None if channel is None else channel_name(channel)
+        rows = await self._tables.run(table, table.sql.nack, *values)
+        return _done([lease.id for lease in leases], rows)
 
     async def extend(
         self, queue: str, leases: Sequence[Lease], leases_ms: Sequence[int], begun: Sequence[bool] = ()
     ) -> list[str | None]:
-        rows = await self._run(queue, self._sql(queue).extend, self._shift, lease_batch(leases, leases_ms, begun))
-        ends: dict[str, int] = dict(rows)
+        table = self._table(queue)
+        rows = await self._tables.run(table, table.sql.extend, self._shift, lease_batch(leases, leases_ms, begun))
+        until: dict[str, int] = dict(rows)
         tokens: list[str | None] = []
         for lease in leases:
-            old = Token.read(lease.token)
-            end_us = ends.pop(lease.id, None)
+            old = LeaseToken.read(lease.token)
+            end_us = until.pop(lease.id, None)
             tokens.append(None if old is None or end_us is None else str(old._replace(mature_us=end_us)))
         return tokens
 
     async def move(
         self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
     ) -> list[bool]:
-        if to not in self._known:
-            await self._find_table(to, True)
-        template = moving(counter if self.counts(queue) else None, self.counts(to))
-        statement = for_queue(template, queue, self.counts_in, to)
-        name = None if channel is None else channel_name(channel)
-        rows = await self._run(queue, statement, self._shift, move_batch(moves), name)
-        return self._done((move.lease.id for move in moves), rows)
-
-    async def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:
-        rows = await self._run(queue, self._sql(queue).remove, self._shift, id_batch(ids))
-        return self._done(ids, rows)
-
-    async def purge(self, queue: str) -> int:
-        rows = await self._run(queue, self._sql(queue).purge, self._shift)
-        return int(rows[0][0]) if rows else 0
-
-    async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
-        after_us, _, after_id = (cursor or f"{NOTHING_US}:").partition(":")
-        statement = self._sql(queue).peek_at(state)
-        rows = await self._run(queue, statement, self._shift, after_us, after_id, str(count + 1))
-        jobs = [self._seen(row) for row in rows[:count]]
-        return Page(jobs, f"{rows[count - 1][3]}:{rows[count - 1][0]}" if len(rows) > count else None)
+        table, target = self._table(queue), self._table(to)
+        statement = for_queue(move_between(counter if table.counts else None, target.counts), queue, self.counts_in, to)
+        values = self._shift, move_batch(moves), None if channel is None else channel_name(channel)
+        rows = await self._tables.run(table, statement, *values, target=target)
+        return _done([move.lease.id for move in moves], rows)
 
     async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
-        rows = await self._run(queue, self._sql(queue).reserved, self._shift, id_batch(ids))
+        table = self._table(queue)
         found = {}
-        for job_id, element, tries, mature_us, reserved_us, _ in rows:
-            # Also one whose lease is over is as its worker had it, while nobody has taken it since.
-            found[job_id] = self._seen((job_id, element, tries, mature_us, reserved_us, True))
+        for job_id, element, tries, mature_us, reserved_us, _ in await self._tables.run(
+            table, table.sql.reserved, self._shift, id_batch(ids)
+        ):
+            # A job whose lease has run out is as its worker had it, while nobody has taken it since.
+            found[job_id] = _read(job_id, element, tries, mature_us, reserved_us, True)
         return [found.get(job_id) for job_id in ids]
 
-    @staticmethod
-    def _seen(row: tuple[Any, ...]) -> StoredJob:
-        job_id, element, tries, mature_us, reserved_us, is_later = row
-        payload, headers = unpacked(element)
-        state = JobState.READY
-        is_ahead = reserved_us is not None and reserved_us > mature_us
-        if is_later:
-            state = JobState.SCHEDULED if reserved_us is None else JobState.RESERVED
-        return StoredJob(
-            job_id,
-            payload=payload,
-            headers=headers,
-            tries=tries - (is_ahead or state is JobState.RESERVED),
-            mature_ms=mature_us // _US,
-            token=None if reserved_us is None else str(Token(mature_us, tries, reserved_us)),
-            state=state,
-            has_begun=not is_ahead,
-        )
+    # Claims.
+
+    async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
+        await self._tables.make_own(CLAIMS_TABLE)
+        table = self._table(queue)
+        try:
+            rows = await self._tables.run(table, table.sql.claim, self._shift, queue, key, str(count), str(lease_ms))
+        except StoreError as problem:
+            if code_of(problem) != SAME_KEY:
+                raise
+            rows = [(True,)]  # another session began the same claim at the same moment
+        if rows and rows[-1][-1]:
+            again = await self._claim_again(queue, key, lease_ms)
+            return [_leased(row) for row in sorted(again, key=lambda row: row[-1])]
+        return [_leased(row) for row in sorted(rows[:-1], key=lambda row: (row[4], row[0]))]
+
+    async def _claim_again(self, queue: str, key: str, lease_ms: int) -> Rows:
+        await self._tables.make_own(CLAIMS_TABLE)
+        table = self._table(queue)
+        return await self._tables.run(table, table.sql.claim_again, self._shift, queue, key, str(lease_ms))
+
+    async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
+        return len(await self._claim_again(queue, key, lease_ms))
+
+    async def ack_claim(self, queue: str, key: str) -> int:
+        await self._tables.make_own(CLAIMS_TABLE)
+        table = self._table(queue)
+        return _count(await self._tables.run(table, table.sql.ack_claim, queue, key))
+
+    async def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
+        await self._tables.make_own(CLAIMS_TABLE)
+        table = self._table(queue)
+        return _count(await self._tables.run(table, table.sql.nack_claim, self._shift, queue, key, str(delay_ms)))
+
+    # What is in a queue.
+
+    async def remove(self, queue: str, ids: Sequence[str]) -> list[bool]:
+        table = self._table(queue)
+        return _done(ids, await self._tables.run(table, table.sql.remove, self._shift, id_batch(ids)))
+
+    async def purge(self, queue: str) -> int:
+        table = self._table(queue)
+        return _count(await self._tables.run(table, table.sql.purge, self._shift))
+
+    async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
+        table = self._table(queue)
+        after_us, _, after_id = (cursor or f"{BEGINNING_US}:").partition(":")
+        values = self._shift, after_us, after_id, str(count + 1)
+        rows = await self._tables.run(table, table.sql.peek(state), *values)
+        jobs = [_read(*row) for row in rows[:count]]
+        return Page(jobs, f"{rows[count - 1][3]}:{rows[count - 1][0]}" if len(rows) > count else None)
+
+    async def parts(self, queues: Sequence[str], wanted: scan.Wanted) -> list[scan.Part]:
+        found: list[scan.Part] = []
+        for queue in queues:
+            table = self._table(queue)
+            rows = await self._tables.run(table, ends(table.sql.table), table.sql.table)
+            if not rows or rows[0][0] is None:
+                continue
+            if wanted.ids is not None:
+                found.append(scan.Part((queue,)))
+                continue
+            low, high, size = rows[0]
+            places = [low, *cuts(low, high, size), high]
+            for number, (begin, end) in enumerate(pairwise(places), 2):
+                found.append(scan.Part((queue,), json.dumps([begin, end, number == len(places)])))
+        return found
+
+    async def look(self, part: scan.Part, wanted: scan.Wanted, count: int, cursor: str | None = None) -> scan.Rows:
+        (queue,) = part.queues
+        table = self._table(queue)
+        if wanted.ids is not None:
+            statement = by_ids(table.sql.table, wanted)
+            rows = await self._tables.run(table, statement, self._shift, id_batch(wanted.ids))
+        else:
+            begin, end, is_last = json.loads(part.place)
+            statement = by_range(table.sql.table, wanted, cursor is None, is_last)
+            values = self._shift, begin if cursor is None else cursor, end, str(count)
+            rows = await self._tables.run(table, statement, *values)
+        if not rows:
+            return scan.NOTHING
+        columns: dict[str, scan.Column] = dict(zip(names_of(wanted), zip(*rows, strict=True), strict=True))
+        if "element" in columns:
+            elements = [unpacked(text) for text in columns.pop("element")]
+            columns["payload"] = [payload for payload, _ in elements]
+            columns["headers"] = [headers for _, headers in elements]
+        if "created_ms" in wanted.columns:
+            columns["created_ms"] = [id_time_ms(job_id) for job_id in columns["id"]]
+        columns["queue"] = scan.Same(queue)
+        is_over = wanted.ids is not None or len(rows) < count
+        return scan.Rows(len(rows), columns, None if is_over else rows[-1][0])
 
     async def sizes(self, queue: str) -> Sizes:
-        if queue not in self._known and not await self._find_table(queue, False):
+        table = self._table(queue)
+        if not table.is_known and not await self._tables.find(table, False):
             return Sizes(0, 0, 0, 0)
-        return Sizes(*(await self._pool.script(self._sql(queue).sizes(self.shift_ms)))[0])
+        return Sizes(*(await self._pool.run_script(table.sql.sizes(self.shift_ms)))[0])
 
     async def next_mature_ms(self, queue: str) -> int | None:
-        rows = await self._run(queue, self._sql(queue).next_mature)
+        table = self._table(queue)
+        rows = await self._tables.run(table, table.sql.next_mature)
         return -(-rows[0][0] // _US) if rows else None  # rounded up: it is not ready before
 
     async def queues(self) -> list[str]:
@@ -232,3 +404,65 @@ class PostgresDriver(PostgresKeys, PostgresClaims, PostgresLooks):
             return []
         tables = [quoted(table_of(name)) for name in names]
         return sorted(row[0] for row in await self._pool.run(with_jobs(tables), *names))
+
+
+def _popped(row: tuple[Any, ...]) -> StoredJob:
+    payload, headers = unpacked(row[1])
+    raw = popped(*row)
+    return StoredJob(row[0], payload=payload, headers=headers, tries=row[2], mature_ms=row[3] // _US, raw=raw)
+
+
+def _leased(row: tuple[Any, ...]) -> StoredJob:
+    """Return a job that was just reserved: id, `_pl`, tries as they are now, the lease's end, the maturity before.
+
+    One from `reserve` also has the number of leases in a row that ran out before work began, and whether it begins now.
+    """
+    payload, headers = unpacked(row[1])
+    unbegun, has_begun = row[5:7] if len(row) == _RESERVED_COLUMNS else (None, True)
+    return StoredJob(
+        row[0],
+        payload=payload,
+        headers=headers,
+        tries=row[2] - 1,
+        mature_ms=row[3] // _US,
+        token=str(LeaseToken(row[3], row[2], row[4])),
+        state=JobState.RESERVED,
+        has_begun=has_begun,
+        is_back=unbegun is not None,
+        unbegun=unbegun or 0,
+    )
+
+
+def _read(
+    job_id: str, element: str | None, tries: int, mature_us: int, reserved_us: int | None, is_later: bool
+) -> StoredJob:
+    """Return a job that was read and not changed."""
+    payload, headers = unpacked(element)
+    state = JobState.READY
+    is_ahead = reserved_us is not None and reserved_us > mature_us
+    if is_later:
+        state = JobState.SCHEDULED if reserved_us is None else JobState.RESERVED
+    return StoredJob(
+        job_id,
+        payload=payload,
+        headers=headers,
+        tries=tries - (is_ahead or state is JobState.RESERVED),
+        mature_ms=mature_us // _US,
+        token=None if reserved_us is None else str(LeaseToken(mature_us, tries, reserved_us)),
+        state=state,
+        has_begun=not is_ahead,
+    )
+
+
+def _done(ids: Iterable[str], rows: Rows) -> list[bool]:
+    """Return for each id whether there is a row for it. Of several that are equal, the first has it."""
+    left = {row[0] for row in rows}
+    done = []
+    for job_id in ids:
+        done.append(job_id in left)
+        left.discard(job_id)
+    return done
+
+
+def _count(rows: Rows) -> int:
+    return int(rows[0][0]) if rows else 0

@@ -1,8 +1,8 @@
 """Signals by LISTEN and NOTIFY: PostgreSQL sends them when the transaction that they are part of is committed.
 
-One connection of its own listens, from when somebody first waits. It is mended by itself when it breaks: then everybody
-hears an empty text, since something may have been missed. Channels have Keuss' names, but for long ones, which
-PostgreSQL has no room for: see `penstock.queues.stores.postgres.names`. Node peers neither send nor hear these signals.
+One connection of its own listens, from the first subscription on. When it breaks, it is replaced: then every subscriber
+gets an empty text, since something may have been missed. Channels have Keuss' names, but for long ones, which
+PostgreSQL can't have: see `penstock.queues.stores.postgres.names`. Node peers neither send nor receive these signals.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from psycopg import AsyncRawCursor
+from psycopg.pq import PGnotify
 
 from penstock.errors import PenstockError
 from penstock.queues.aio.signal import Hear, Signal
 from penstock.queues.options import Address
-from penstock.queues.stores.postgres.aio.client import Pool, connect
-from penstock.queues.stores.postgres.aio.link import Link
+from penstock.queues.stores.postgres.aio.link import PostgresLink
+from penstock.queues.stores.postgres.aio.pool import Pool
 from penstock.queues.stores.postgres.errors import failed
 from penstock.queues.stores.postgres.names import channel_name, quoted
 from penstock.queues.stores.postgres.sql import NOTIFY
 
-TROUBLE_S = 0.5  # between two tries to reach a server that is gone
+RECONNECT_S = 0.5  # between two attempts
 
 
 class PostgresSignal(Signal):
@@ -31,22 +31,24 @@ class PostgresSignal(Signal):
     def __init__(self, address: Address, extra: Mapping[str, Any], pool: Pool | None = None) -> None:
         self._pool = Pool(address, extra) if pool is None else pool
         self._is_own = pool is None
-        self._ears: dict[str, list[Hear]] = {}
-        self._link: Link | None = None
+        self._subscribers: dict[str, list[Hear]] = {}  # by the channel's name in PostgreSQL
+        self._link: PostgresLink | None = None
         self._lock = asyncio.Lock()
-        self._mending: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         if self._is_own:
             await self._pool.open()
 
     async def close(self) -> None:
-        if self._mending is not None:
-            self._mending.cancel()
-            await asyncio.wait([self._mending])
-        self._ears.clear()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.wait([self._reconnecting])
+        self._subscribers.clear()
         async with self._lock:
-            await self._let_go()
+            link, self._link = self._link, None
+            if link is not None:
+                link.close()
         if self._is_own:
             await self._pool.close()
 
@@ -58,80 +60,73 @@ class PostgresSignal(Signal):
         name = channel_name(channel)
         async with self._lock:
             if self._link is None:
-                await self._connect([*self._ears, name])
-            elif name not in self._ears:
-                await self._tell(self._link, f"LISTEN {quoted(name)}")
-            self._ears.setdefault(name, []).append(hear)
+                await self._connect([*self._subscribers, name])
+            elif name not in self._subscribers:
+                await self._run(self._link, f"LISTEN {quoted(name)}")
+            self._subscribers.setdefault(name, []).append(hear)
 
     async def unsubscribe(self, channel: str, hear: Hear) -> None:
         name = channel_name(channel)
-        ears = self._ears.get(name, [])
-        if hear in ears:
-            ears.remove(hear)
-        if not ears and self._ears.pop(name, None) is not None:
+        subscribers = self._subscribers.get(name, [])
+        if hear in subscribers:
+            subscribers.remove(hear)
+        if not subscribers and self._subscribers.pop(name, None) is not None:
             async with self._lock:
-                if self._link is not None and name not in self._ears:
+                if self._link is not None and name not in self._subscribers:
                     with suppress(PenstockError):
-                        await self._tell(self._link, f"UNLISTEN {quoted(name)}")
+                        await self._run(self._link, f"UNLISTEN {quoted(name)}")
 
     async def _connect(self, names: list[str]) -> None:
-        link = await connect(self._pool.conninfo, self._pool.url)
-        link.add_notify_handler(lambda notify: self._heard(notify.channel, notify.payload))
+        link = await self._pool.connect()
+        link.pgconn.notify_handler = self._notified  # for what comes along with an answer
+        link.on_input = lambda: self._read(link)
         try:
-            await self._tell(link, "; ".join(f"LISTEN {quoted(name)}" for name in names))
+            await self._run(link, "; ".join(f"LISTEN {quoted(name)}" for name in names))
         except BaseException:
-            await link.close()
+            link.close()
             raise
         self._link = link
 
-    async def _tell(self, link: Link, words: str) -> None:
-        """Say something on the connection that listens. psycopg reads it meanwhile, and then the loop must again."""
+    async def _run(self, link: PostgresLink, script: str) -> None:
         try:
-            await AsyncRawCursor(link).execute(words)
+            await link.run_script(script)
         except psycopg.Error as problem:
-            if link is self._link:
-                self._broke(link)
+            self._lost(link)
             raise failed(problem, self._pool.url, True, False) from problem
-        socket = link.pgconn.socket
-        asyncio.get_running_loop().add_reader(socket, self._read, link, socket)
 
-    def _read(self, link: Link, socket: int) -> None:
+    def _read(self, link: PostgresLink) -> None:
         try:
             link.pgconn.consume_input()
         except psycopg.Error:
-            # By its number, as libpq has closed it, and the next connection may get the same.
-            asyncio.get_running_loop().remove_reader(socket)
-            self._broke(link)
+            self._lost(link)
             return
         while notify := link.pgconn.notifies():
-            self._heard(notify.relname.decode(), notify.extra.decode())
+            self._notified(notify)
 
-    def _heard(self, name: str, text: str) -> None:
-        for hear in tuple(self._ears.get(name, ())):
+    def _notified(self, notify: PGnotify) -> None:
+        self._publish(notify.relname.decode(), notify.extra.decode())
+
+    def _publish(self, name: str, text: str) -> None:
+        for hear in tuple(self._subscribers.get(name, ())):
             hear(text)
 
-    def _broke(self, link: Link) -> None:
-        link.pgconn.finish()
-        self._link = None
-        if self._ears and self._mending is None:
-            self._mending = asyncio.get_running_loop().create_task(self._mend())
+    def _lost(self, link: PostgresLink) -> None:
+        link.close()
+        if link is self._link:
+            self._link = None
+            if self._subscribers and self._reconnecting is None:
+                self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
-    async def _mend(self) -> None:
+    async def _reconnect(self) -> None:
         try:
-            while self._ears:
+            while self._subscribers:
                 with suppress(PenstockError):
                     async with self._lock:
                         if self._link is None:
-                            await self._connect(list(self._ears))
+                            await self._connect(list(self._subscribers))
                     break
-                await asyncio.sleep(TROUBLE_S)
+                await asyncio.sleep(RECONNECT_S)
         finally:
-            self._mending = None
-        for name in tuple(self._ears):
-            self._heard(name, "")
-
-    async def _let_go(self) -> None:
-        link, self._link = self._link, None
-        if link is not None and not link.closed:
-            asyncio.get_running_loop().remove_reader(link.pgconn.socket)
-            await link.close()
+            self._reconnecting = None
+        for name in tuple(self._subscribers):
+            self._publish(name, "")

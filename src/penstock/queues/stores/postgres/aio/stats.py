@@ -1,6 +1,6 @@
-"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas`, which are ours alone.
+"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas` (see `sql`).
 
-See `side_tables`. Keuss has no statistics there: to share them with Node, use those of Redis.
+Keuss has no statistics there: to share them with Node, use those of Redis.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,19 @@ from penstock.errors import OutcomeUnknown
 from penstock.queues.aio.stats import COUNTERS as NAMES
 from penstock.queues.aio.stats import Stats
 from penstock.queues.options import Address
-from penstock.queues.stores.postgres.aio.client import Pool
-from penstock.queues.stores.postgres.aio.link import Rows
+from penstock.queues.stores.postgres.aio.pool import Pool
+from penstock.queues.stores.postgres.aio.tables import Tables
 from penstock.queues.stores.postgres.element import batch
 from penstock.queues.stores.postgres.names import check_zero_bytes
-from penstock.queues.stores.postgres.side_tables import (
+from penstock.queues.stores.postgres.session import Rows
+from penstock.queues.stores.postgres.sql import (
     COUNT,
     COUNTERS,
-    DELTAS,
+    DELTAS_TABLE,
     OPTIONS,
     PAUSED,
     QUEUES,
+    QUEUES_TABLE,
     REGISTER,
     SET_PAUSED,
 )
@@ -31,23 +33,24 @@ from penstock.queues.stores.postgres.side_tables import (
 class PostgresStats(Stats):
     """Counters, options and pauses of one namespace."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any], namespace: str, pool: Pool | None = None) -> None:
-        self._pool = Pool(address, extra) if pool is None else pool
-        self._is_own = pool is None
+    def __init__(
+        self, address: Address, extra: Mapping[str, Any], namespace: str, tables: Tables | None = None
+    ) -> None:
+        """`tables` are those of the store, if the statistics are kept there."""
+        self._pool: Pool | None = None  # of its own
+        if tables is None:
+            self._pool = Pool(address, extra)
+            tables = Tables(self._pool)
+        self._tables = tables
         self._namespace = namespace
 
     async def open(self) -> None:
-        if self._is_own:
+        if self._pool is not None:
             await self._pool.open()
 
     async def close(self) -> None:
-        if self._is_own:
+        if self._pool is not None:
             await self._pool.close()
-
-    async def _run(self, statement: str, *values: str) -> Rows:
-        for value in values[:1]:  # the queue
-            check_zero_bytes(value)
-        return await self._pool.run_beside("penstock_queues", statement, self._namespace, *values)
 
     async def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         for queue in counts:
@@ -57,13 +60,13 @@ class PostgresStats(Stats):
             for queue, counters in counts.items()
             for name, much in counters.items()
         ]
-        await self._pool.make_countable()
-        # Rather counted once too seldom than twice: the caller would add the same again.
+        await self._tables.make_countable()
+        # Better not counted than counted twice: the caller would add the same again.
         with suppress(OutcomeUnknown):
-            await self._pool.run_beside(DELTAS, COUNT, self._namespace, batch(records), is_once=True)
+            await self._tables.run_own(DELTAS_TABLE, COUNT, self._namespace, batch(records), is_once=True)
 
     async def counters(self, queue: str) -> dict[str, int]:
-        await self._pool.make_countable()
+        await self._tables.make_countable()
         return {**dict.fromkeys(NAMES, 0), **dict(await self._run(COUNTERS, queue))}
 
     async def register(self, queue: str, options: Mapping[str, Any]) -> None:
@@ -74,7 +77,7 @@ class PostgresStats(Stats):
         return dict(from_json(rows[0][0])) if rows else {}
 
     async def queues(self) -> list[str]:
-        return [row[0] for row in await self._run(QUEUES)]
+        return [row[0] for row in await self._tables.run_own(QUEUES_TABLE, QUEUES, self._namespace)]
 
     async def paused(self, queue: str) -> bool:
         rows = await self._run(PAUSED, queue)
@@ -82,3 +85,7 @@ class PostgresStats(Stats):
 
     async def set_paused(self, queue: str, paused: bool) -> None:
         await self._run(SET_PAUSED, queue, "true" if paused else "false")
+
+    async def _run(self, statement: str, queue: str, *values: str) -> Rows:
+        check_zero_bytes(queue)
+        return await self._tables.run_own(QUEUES_TABLE, statement, self._namespace, queue, *values)

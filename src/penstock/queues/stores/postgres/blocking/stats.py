@@ -1,7 +1,7 @@
 # Written by scripts/blocking from ../aio/stats.py: change that, then run `make blocking`.
-"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas`, which are ours alone.
+"""Statistics in PostgreSQL: `penstock_queues`, `penstock_counters` and `penstock_counter_deltas` (see `sql`).
 
-See `side_tables`. Keuss has no statistics there: to share them with Node, use those of Redis.
+Keuss has no statistics there: to share them with Node, use those of Redis.
 """
 
 from collections.abc import Mapping
@@ -13,17 +13,19 @@ from penstock.errors import OutcomeUnknown
 from penstock.queues.blocking.stats import COUNTERS as NAMES
 from penstock.queues.blocking.stats import Stats
 from penstock.queues.options import Address
-from penstock.queues.stores.postgres.blocking.client import Pool
-from penstock.queues.stores.postgres.blocking.link import Rows
+from penstock.queues.stores.postgres.blocking.pool import Pool
+from penstock.queues.stores.postgres.blocking.tables import Tables
 from penstock.queues.stores.postgres.element import batch
 from penstock.queues.stores.postgres.names import check_zero_bytes
-from penstock.queues.stores.postgres.side_tables import (
+from penstock.queues.stores.postgres.session import Rows
+from penstock.queues.stores.postgres.sql import (
     COUNT,
     COUNTERS,
-    DELTAS,
+    DELTAS_TABLE,
     OPTIONS,
     PAUSED,
     QUEUES,
+    QUEUES_TABLE,
     REGISTER,
     SET_PAUSED,
 )
@@ -32,23 +34,24 @@ from penstock.queues.stores.postgres.side_tables import (
 class PostgresStats(Stats):
     """Counters, options and pauses of one namespace."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any], namespace: str, pool: Pool | None = None) -> None:
-        self._pool = Pool(address, extra) if pool is None else pool
-        self._is_own = pool is None
+    def __init__(
+        self, address: Address, extra: Mapping[str, Any], namespace: str, tables: Tables | None = None
+    ) -> None:
+        """`tables` are those of the store, if the statistics are kept there."""
+        self._pool: Pool | None = None  # of its own
+        if tables is None:
+            self._pool = Pool(address, extra)
+            tables = Tables(self._pool)
+        self._tables = tables
         self._namespace = namespace
 
     def open(self) -> None:
-        if self._is_own:
+        if self._pool is not None:
             self._pool.open()
 
     def close(self) -> None:
-        if self._is_own:
+        if self._pool is not None:
             self._pool.close()
-
-    def _run(self, statement: str, *values: str) -> Rows:
-        for value in values[:1]:  # the queue
-            check_zero_bytes(value)
-        return self._pool.run_beside("penstock_queues", statement, self._namespace, *values)
 
     def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         for queue in counts:
@@ -58,13 +61,13 @@ class PostgresStats(Stats):
             for queue, counters in counts.items()
             for name, much in counters.items()
         ]
-        self._pool.make_countable()
-        # Rather counted once too seldom than twice: the caller would add the same again.
+        self._tables.make_countable()
+        # Better not counted than counted twice: the caller would add the same again.
         with suppress(OutcomeUnknown):
-            self._pool.run_beside(DELTAS, COUNT, self._namespace, batch(records), is_once=True)
+            self._tables.run_own(DELTAS_TABLE, COUNT, self._namespace, batch(records), is_once=True)
 
     def counters(self, queue: str) -> dict[str, int]:
-        self._pool.make_countable()
+        self._tables.make_countable()
         return {**dict.fromkeys(NAMES, 0), **dict(self._run(COUNTERS, queue))}
 
     def register(self, queue: str, options: Mapping[str, Any]) -> None:
@@ -75,7 +78,7 @@ class PostgresStats(Stats):
         return dict(from_json(rows[0][0])) if rows else {}
 
     def queues(self) -> list[str]:
-        return [row[0] for row in self._run(QUEUES)]
+        return [row[0] for row in self._tables.run_own(QUEUES_TABLE, QUEUES, self._namespace)]
 
     def paused(self, queue: str) -> bool:
         rows = self._run(PAUSED, queue)
@@ -83,3 +86,7 @@ class PostgresStats(Stats):
 
     def set_paused(self, queue: str, paused: bool) -> None:
         self._run(SET_PAUSED, queue, "true" if paused else "false")
+
+    def _run(self, statement: str, queue: str, *values: str) -> Rows:
+        check_zero_bytes(queue)
+        return self._tables.run_own(QUEUES_TABLE, statement, self._namespace, queue, *values)

@@ -1,140 +1,82 @@
 # Written by scripts/blocking from ../aio/unique.py: change that, then run `make blocking`.
-"""Jobs into PostgreSQL, with unique keys and without, also in a transaction of the caller's."""
+"""Unique keys in PostgreSQL: table `penstock_unique`, and the trigger that notes the ends of jobs (`sql`, rule 8)."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
-
-import psycopg
-from psycopg import Connection, RawCursor
-from psycopg.rows import tuple_row
 
 from penstock.codec import to_json
-from penstock.errors import CallerError, StoreError
-from penstock.job import NewJob, StoredJob
-from penstock.queues.stores.postgres.blocking.base import PostgresBase
-from penstock.queues.stores.postgres.blocking.link import Rows, Run
-from penstock.queues.stores.postgres.element import batch, id_batch, packed
-from penstock.queues.stores.postgres.errors import failed
-from penstock.queues.stores.postgres.names import channel_name
-from penstock.queues.stores.postgres.side_tables import (
+from penstock.errors import StoreError
+from penstock.job import NewJob
+from penstock.queues.stores.postgres.blocking.link import Run
+from penstock.queues.stores.postgres.blocking.pool import Pool
+from penstock.queues.stores.postgres.blocking.tables import KeussTable, Tables
+from penstock.queues.stores.postgres.element import batch, id_batch
+from penstock.queues.stores.postgres.sql import (
     HAS_TRIGGER,
     IS_THERE,
+    REMOVE_FREE_KEYS,
     RETAKE,
-    TIDY,
-    UNIQUE_PUSH,
-    missed_ends,
+    UNIQUE_TABLE,
     trigger,
 )
 
-UNIQUE = "penstock_unique"
-BATCH_BYTES_MAX = 256 * 1024 * 1024  # of one statement: the server takes 1 GB, and both ends keep copies
-_TIDY_EVERY = 1000  # keys between two looks for those that nobody needs any more
-_TIDY_MANY = 2000  # twice as many are forgotten, so that they never pile up
-_TRIGGER_AGAIN_S = 60.0  # between two tries to make a trigger
+REMOVAL_EVERY = 1000  # pushed keys between two removals of keys that are free
+_REMOVED_MAX = 2000  # twice as many, so that they never pile up
+_TRIGGER_RETRY_S = 60.0  # between two attempts to make a trigger
 
 
-class PostgresKeys(PostgresBase):
-    """`push` and its kin."""
+class UniqueKeys:
+    """The unique keys of one store."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, pool: Pool, tables: Tables) -> None:
+        self._pool = pool
+        self._tables = tables
         self._triggers: dict[str, float] = {}  # when each queue's trigger was last looked for
-        self._keys = 0
+        self._pushed = 0
 
-    def prepare(self, job: NewJob) -> None:
-        job.prepared = packed(job)
-
-    def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        def run(statement: str, *values: str | None) -> Rows:
-            return self._run(queue, statement, *values, is_push=True, is_once=True)
-
-        return self._push(run, queue, jobs, None if channel is None else channel_name(channel))
-
-    def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
-        if not isinstance(connection, Connection):
-            kinds = (Connection.__name__, type(connection).__name__)
-            raise CallerError("a push in a transaction takes psycopg's {}, not {}".format(*kinds))
-        if connection.closed:
-            raise CallerError("the connection of the push is closed, and nothing was done: give one that is open")
-        if queue not in self._known:
-            self._find_table(queue, True)  # on a connection of ours: it stays, whatever becomes of the caller's
-        if self.counts(queue):
-            self._pool.make_countable()
-
-        def run(statement: str, *values: str | None) -> Rows:
-            cursor = RawCursor(connection, row_factory=tuple_row)
-            try:
-                cursor.execute(statement, values)
-                return cursor.fetchall()
-            except psycopg.Error as problem:
-                raise failed(problem, self.address.url, connection.closed, True) from problem
-
-        channel = None
-        if self.options.signal is None:
-            channel = channel_name(f"keuss:signal:{self.options.name}:{queue}")
-        given: list[str] = []
-        for begin in range(0, len(jobs), self.batch_max):
-            given += self._push(run, queue, jobs[begin : begin + self.batch_max], channel)
-        return given
-
-    def _push(self, run: Run, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        if any(job.mature_ms is not None or job.delay_ms < 0 for job in jobs):
-            self._floor(queue).lower()
-        if len(jobs) > 1 and sum(len(job.prepared) for job in jobs) > BATCH_BYTES_MAX:
-            half = len(jobs) // 2
-            first = self._push(run, queue, jobs[:half], channel)
-            return first + self._push(run, queue, jobs[half:], channel)
-        if any(job.unique is not None for job in jobs):
-            return self._push_unique(run, queue, jobs, channel)
-        run(self._sql(queue).push, self._shift, batch([job.prepared for job in jobs]), channel)
-        return [job.id for job in jobs]
-
-    def _push_unique(self, run: Run, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        self._make_trigger(queue)
-        given = self._ask_for_keys(run, queue, jobs, channel)
+    def push(self, run: Run, table: KeussTable, jobs: Sequence[NewJob], shift: str, channel: str | None) -> list[str]:
+        """Store jobs; return their ids, or the id of the job that has the key."""
+        self._make_trigger(table)
+        ids = self._push(run, table, jobs, shift, channel)
         mine = {job.id for job in jobs}
-        taken = [place for place, job_id in enumerate(given) if job_id not in mine]
+        taken = [place for place, job_id in enumerate(ids) if job_id not in mine]
         if taken:
             keys = sorted({jobs[place].unique or "" for place in taken})
             records = batch(f'{{"k":{to_json(key)}}}' for key in keys)
-            noted = run(missed_ends(self._sql(queue).table), self._shift, records, queue)
+            noted = run(table, table.sql.missed_ends, shift, records, table.queue)
             if noted[0][0]:
-                again = self._ask_for_keys(run, queue, [jobs[place] for place in taken], channel)
+                again = self._push(run, table, [jobs[place] for place in taken], shift, channel)
                 for place, job_id in zip(taken, again, strict=True):
-                    given[place] = job_id
-        self._tidy(len(jobs))
-        return given
+                    ids[place] = job_id
+        self._remove_free(len(jobs), shift)
+        return ids
 
-    def _ask_for_keys(self, run: Run, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
+    @staticmethod
+    def _push(run: Run, table: KeussTable, jobs: Sequence[NewJob], shift: str, channel: str | None) -> list[str]:
         records = batch([job.prepared for job in jobs])
-        rows = run(self._filled(UNIQUE_PUSH, queue), self._shift, records, channel, queue)
-        return [row[0] for row in rows]
+        return [row[0] for row in run(table, table.sql.push_unique, shift, records, channel, table.queue)]
 
-    def _make_trigger(self, queue: str) -> None:
-        """See that ends of jobs are noted. Where that isn't allowed, or the table is busy, it works without."""
-        self._pool.make_sure(UNIQUE)
-        tried = self._triggers.get(queue)
-        if tried is not None and time.monotonic() - tried < _TRIGGER_AGAIN_S:
+    def _make_trigger(self, table: KeussTable) -> None:
+        """Make the trigger, unless it is there. Without the right to, or while the table is busy, keys work without."""
+        self._tables.make_own(UNIQUE_TABLE)
+        tried = self._triggers.get(table.queue)
+        if tried is not None and time.monotonic() - tried < _TRIGGER_RETRY_S:
             return
-        self._triggers[queue] = time.monotonic()
-        if queue not in self._known:
-            self._find_table(queue, True)
-        table = self._sql(queue).table
-        if not (self._pool.run(HAS_TRIGGER, table))[0][0]:
+        self._triggers[table.queue] = time.monotonic()
+        if not table.is_known:
+            self._tables.find(table, True)
+        if not (self._pool.run(HAS_TRIGGER, table.sql.table))[0][0]:
             with suppress(StoreError):
-                self._pool.create(trigger(table))
+                self._tables.create(trigger(table.sql.table))
 
-    def _tidy(self, keys: int) -> None:
-        """Forget keys that are long free, now and then."""
-        self._keys += keys
-        if self._keys >= _TIDY_EVERY:
-            self._keys = 0
-            self._pool.run(TIDY, self._shift, str(_TIDY_MANY))
+    def _remove_free(self, pushed: int, shift: str) -> None:
+        self._pushed += pushed
+        if self._pushed >= REMOVAL_EVERY:
+            self._pushed = 0
+            self._pool.run(REMOVE_FREE_KEYS, shift, str(_REMOVED_MAX))
 
-    def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
-        self._floor(queue).lower()
-        self._run(queue, self._sql(queue).put_back, batch([job.raw for job in jobs]), is_push=True, is_once=True)
-        if (self._pool.run(IS_THERE, UNIQUE))[0][0]:
-            self._pool.run(RETAKE, queue, id_batch(job.id for job in jobs))
+    def retake(self, queue: str, ids: Iterable[str]) -> None:
+        """The keys of jobs that are back in the queue are taken again."""
+        if (self._pool.run(IS_THERE, UNIQUE_TABLE))[0][0]:
+            self._pool.run(RETAKE, queue, id_batch(ids))
