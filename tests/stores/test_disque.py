@@ -410,7 +410,9 @@ def test_a_url_or_an_option_that_can_not_be_is_refused(
 
 async def test_a_server_that_is_not_there_is_told_at_once() -> None:
     port = free_port()
-    with pytest.raises(Unreachable, match=f"No node took PING. Could not connect to 127.0.0.1:{port}: Connection refu"):
+    with pytest.raises(
+        Unreachable, match=f"No node executed PING. Could not connect to 127.0.0.1:{port}: Connection refu"
+    ):
         await aio.connect(f"disque://127.0.0.1:{port}").open()
     with pytest.raises(Unreachable, match=f"127.0.0.1:{port}: Connection refused"):
         blocking.connect(f"disque://127.0.0.1:{port}").open()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from penstock.cli import shell_format
 from penstock.cli.shell_options import Options
 from penstock.client.connection import Connection, Decoder, hiredis_decoder
-from penstock.client.replies import Decoder as PureDecoder
 from penstock.errors import AuthenticationError, ConnectionLost, PeerError, ReplyError
+from penstock.wire.reply_reader import ReplyReader
 
 # Texts made for reading: quoting them would only hide their lines.
 _ALWAYS_RAW = {
@@ -59,7 +59,7 @@ class Session:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.errors = 0
-        self.link = connection(options, PureDecoder)
+        self.link = connection(options, ReplyReader)
         faked = "FAKETTY" in os.environ  # the original tool's way to get the human form in a pipe
         self._output = options.output or ("human" if sys.stdout.isatty() or faked else "raw")
         self._color = wants_color()
@@ -73,7 +73,7 @@ class Session:
         """Leave this node for another."""
         self.link.close()
         self.options.host, self.options.port, self.options.socket = host, port, None
-        self.link = connection(self.options, PureDecoder)
+        self.link = connection(self.options, ReplyReader)
         self.connect()
 
     def run(self, words: list[bytes]) -> None:

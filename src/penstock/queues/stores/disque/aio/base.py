@@ -87,7 +87,7 @@ class DisqueBase(Driver):
     async def open(self) -> None:
         async with self._clients.borrow() as client:
             # Whoever opens a store that isn't there wants to know at once.
-            await client.asking(patient=False).call("PING")
+            await client.without_retry().call("PING")
             for view in (await self._nodes(client)).views.values():
                 *ours, begins = await view.call("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN")
                 self._is_current = self._is_current and begins is not None
@@ -104,7 +104,7 @@ class DisqueBase(Driver):
         views: dict[str, ClusterClient] = {}
         missing: list[str] = []
         for node_id in sorted(node.id for node in hello.nodes):
-            view = client.asking(node=node_id, patient=False)
+            view = client.at(node_id).without_retry()
             try:
                 await view.call("PING")
             except ConnectionLost:

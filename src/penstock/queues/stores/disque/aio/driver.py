@@ -148,7 +148,7 @@ class DisqueDriver(DisqueMarks):
     async def _fetch(self, queue: str, count: int, lease_ms: int, wait_ms: int, begin: int = ALL) -> list[StoredJob]:
         async with self._clients.borrow() as client:
             # Whoever waits for jobs asks again, so that a cluster which is away need not be waited for here.
-            jobs = await self._get(client.asking(patient=False), queue, count, lease_ms, wait_ms, begin)
+            jobs = await self._get(client.without_retry(), queue, count, lease_ms, wait_ms, begin)
         if not jobs:
             return []
         found = taken(jobs, jobs[0].node or "", int(time.monotonic() * 1000) + lease_ms)

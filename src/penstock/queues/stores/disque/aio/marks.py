@@ -97,7 +97,7 @@ class DisqueMarks(DisqueSurvey):
         """The retry times of those jobs that were put off."""
         commands = [("WORKING", job_id) for job_id in ids]
         try:
-            return _numbers(await client.asking(node=node, patient=False).call_many(commands))
+            return _numbers(await client.at(node).without_retry().call_many(commands))
         except ConnectionLost:
             views = (await self._nodes(client)).views.values()
             return [number for view in views for number in _numbers(await view.call_many(commands))]
@@ -109,7 +109,7 @@ class DisqueMarks(DisqueSurvey):
                 for begin in range(0, len(ids), self.batch_max):
                     words = ("ACKJOB", *ids[begin : begin + self.batch_max])
                     try:
-                        ended += await client.asking(node=node, patient=False).call(*words)
+                        ended += await client.at(node).without_retry().call(*words)
                     except ConnectionLost:
                         ended += await client.call(*words)  # any node takes it, and passes it on
         return ended

@@ -37,7 +37,7 @@ class DisqueSettling(DisqueLooking):
                 for place, is_done in zip(group.places, outcomes, strict=True):
                     done[place] = is_done
             for node, words in begins.items():
-                await client.asking(node=node).call(*words)
+                await client.at(node).call(*words)
         return done
 
     def _begins(self, begun: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
@@ -52,19 +52,19 @@ class DisqueSettling(DisqueLooking):
     async def _ack_by_token(self, client: ClusterClient, group: Held, begin: tuple[str, ...]) -> list[bool]:
         words = ("ACKLEASE", *group.pairs(), *begin)
         try:
-            statuses = await client.asking(node=group.node, patient=False).call(*words)
+            statuses = await client.at(group.node).without_retry().call(*words)
         except ConnectionLost as problem:
             is_over = group.until_ms < time.monotonic() * 1000 + MARGIN_MS
             if not is_over and any(node.id != group.node for node in client.nodes):
                 return await self._ack_elsewhere(client, group, problem)
-            statuses = await client.asking(node=group.node).call(*words)
+            statuses = await client.at(group.node).call(*words)
         return [status == OK for status in statuses]
 
     @staticmethod
     async def _ack_elsewhere(client: ClusterClient, group: Held, problem: ConnectionLost) -> list[bool]:
         """An ack by ids alone, which any node takes and passes on. It can't tell what became of each."""
         try:
-            await client.asking(patient=False).call("ACKJOB", *group.ids)
+            await client.without_retry().call("ACKJOB", *group.ids)
         except ConnectionLost:
             raise problem from None
         return [True] * len(group.ids)
@@ -72,7 +72,7 @@ class DisqueSettling(DisqueLooking):
     @staticmethod
     async def _ack_by_id(client: ClusterClient, group: Held) -> list[bool]:
         """Of a node that gives no tokens: the first ack of a job counts, whoever sends it."""
-        view = client.asking(node=group.node)
+        view = client.at(group.node)
         return [count == 1 for count in values(await view.call_many([("ACKJOB", job_id) for job_id in group.ids]))]
 
     async def nack(
@@ -81,7 +81,7 @@ class DisqueSettling(DisqueLooking):
         done = [False] * len(leases)
         async with self._clients.borrow() as client:
             for group in held(leases):
-                for row, status in await self._nacked(client.asking(node=group.node), group, delays_ms):
+                for row, status in await self._nacked(client.at(group.node), group, delays_ms):
                     done[group.places[row]] = status in (OK, 1)
         return done
 
@@ -118,9 +118,9 @@ class DisqueSettling(DisqueLooking):
         working = [lease for lease, has_begun in zip(leases, begun, strict=True) if has_begun] if begun else []
         async with self._clients.borrow() as client:
             for node, words in self._begins(working).items():
-                await client.asking(node=node).call(*words)
+                await client.at(node).call(*words)
             for group in held(leases):
-                view = client.asking(node=group.node)
+                view = client.at(group.node)
                 if not group.has_numbers:
                     for place, is_kept in zip(group.places, await self._restart(view, group), strict=True):
                         tokens[place] = leases[place].token if is_kept else None
@@ -144,7 +144,7 @@ class DisqueSettling(DisqueLooking):
     async def release(self, queue: str, leases: Sequence[Lease]) -> None:
         async with self._clients.borrow() as client:
             for group in held(leases):
-                view = client.asking(node=group.node)
+                view = client.at(group.node)
                 if group.has_numbers:
                     await view.call("RELEASE", *group.pairs())
                 else:

@@ -50,7 +50,7 @@ class DisqueSurvey(DisqueClaims):
             return NOTHING
         node, *nodes = part.place.split(" ")
         async with self._clients.borrow() as client:
-            view = client.asking(node=node)
+            view = client.at(node)
             now_ms = 0 if wanted.states == {JobState.READY} else await self._time_ms(view)
             found, following = await self._page(view, part, wanted, count, cursor, now_ms)
             rows = await self._spoken_for(client, node, nodes, found, now_ms)
@@ -124,6 +124,6 @@ class DisqueSurvey(DisqueClaims):
         elsewhere: set[str] = set()
         for other, asked in before.items():
             ids = [job_id for job_id in asked if job_id not in elsewhere]
-            replies = await client.asking(node=other).call_many([("SHOW", job_id) for job_id in ids])
+            replies = await client.at(other).call_many([("SHOW", job_id) for job_id in ids])
             elsewhere.update(job_id for job_id, reply in zip(ids, replies, strict=True) if isinstance(reply, list))
         return [row for row in rows if row[0].decode() not in elsewhere] if elsewhere else rows

@@ -88,7 +88,7 @@ class DisqueBase(Driver):
     def open(self) -> None:
         with self._clients.borrow() as client:
             # Whoever opens a store that isn't there wants to know at once.
-            client.asking(patient=False).call("PING")
+            client.without_retry().call("PING")
             for view in (self._nodes(client)).views.values():
                 *ours, begins = view.call("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN")
                 self._is_current = self._is_current and begins is not None
@@ -105,7 +105,7 @@ class DisqueBase(Driver):
         views: dict[str, ClusterClient] = {}
         missing: list[str] = []
         for node_id in sorted(node.id for node in hello.nodes):
-            view = client.asking(node=node_id, patient=False)
+            view = client.at(node_id).without_retry()
             try:
                 view.call("PING")
             except ConnectionLost:

@@ -93,7 +93,7 @@ class DisqueClaims(DisqueSettling):
             jobs += more
             if len(more) < wanted:
                 break
-            view = client.asking(node=more[0].node)
+            view = client.at(more[0].node)
         return jobs
 
     def _fullest(self, client: ClusterClient, queue: str) -> ClusterClient:
@@ -101,13 +101,13 @@ class DisqueClaims(DisqueSettling):
         views = (self._nodes(client)).views
         lengths = {node: int(view.call("QLEN", queue)) for node, view in views.items()}
         fullest = max(lengths, key=lengths.__getitem__, default="")
-        return client.asking(node=fullest) if lengths.get(fullest) else client
+        return client.at(fullest) if lengths.get(fullest) else client
 
     def _again(
         self, client: ClusterClient, record: _Record, wanted: Sequence[_Entry], lease_ms: int, number: int | None = None
     ) -> list[Job]:
         """Those of these jobs that are still the key's own, with leases made anew; `number` in place of those known."""
-        view = client.asking(node=record.node)
+        view = client.at(record.node)
         kept: list[Job] = []
         for begin in range(0, len(wanted), self.batch_max):
             entries = wanted[begin : begin + self.batch_max]
@@ -144,7 +144,7 @@ class DisqueClaims(DisqueSettling):
             if done < len(record.jobs):
                 # Leases that are over, of jobs that nobody has taken since: they are this key's, and done.
                 left = self._again(client, record, record.jobs, ACK_MS)
-                view = client.asking(node=record.node)
+                view = client.at(record.node)
                 done += [outcome.value for outcome in view.ack_lease(*left)].count("OK")
             self._forget(client, record)
             return done
@@ -160,7 +160,7 @@ class DisqueClaims(DisqueSettling):
 
     def _told(self, client: ClusterClient, record: _Record, name: str, *times: int) -> list[bool]:
         """A command for all leases of a key; whether each was held."""
-        view = client.asking(node=record.node)
+        view = client.at(record.node)
         outcomes: list[bool] = []
         for begin in range(0, len(record.jobs), self.batch_max):
             entries = record.jobs[begin : begin + self.batch_max]

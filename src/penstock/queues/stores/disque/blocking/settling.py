@@ -38,7 +38,7 @@ class DisqueSettling(DisqueLooking):
                 for place, is_done in zip(group.places, outcomes, strict=True):
                     done[place] = is_done
             for node, words in begins.items():
-                client.asking(node=node).call(*words)
+                client.at(node).call(*words)
         return done
 
     def _begins(self, begun: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
@@ -53,19 +53,19 @@ class DisqueSettling(DisqueLooking):
     def _ack_by_token(self, client: ClusterClient, group: Held, begin: tuple[str, ...]) -> list[bool]:
         words = ("ACKLEASE", *group.pairs(), *begin)
         try:
-            statuses = client.asking(node=group.node, patient=False).call(*words)
+            statuses = client.at(group.node).without_retry().call(*words)
         except ConnectionLost as problem:
             is_over = group.until_ms < time.monotonic() * 1000 + MARGIN_MS
             if not is_over and any(node.id != group.node for node in client.nodes):
                 return self._ack_elsewhere(client, group, problem)
-            statuses = client.asking(node=group.node).call(*words)
+            statuses = client.at(group.node).call(*words)
         return [status == OK for status in statuses]
 
     @staticmethod
     def _ack_elsewhere(client: ClusterClient, group: Held, problem: ConnectionLost) -> list[bool]:
         """An ack by ids alone, which any node takes and passes on. It can't tell what became of each."""
         try:
-            client.asking(patient=False).call("ACKJOB", *group.ids)
+            client.without_retry().call("ACKJOB", *group.ids)
         except ConnectionLost:
             raise problem from None
         return [True] * len(group.ids)
@@ -73,14 +73,14 @@ class DisqueSettling(DisqueLooking):
     @staticmethod
     def _ack_by_id(client: ClusterClient, group: Held) -> list[bool]:
         """Of a node that gives no tokens: the first ack of a job counts, whoever sends it."""
-        view = client.asking(node=group.node)
+        view = client.at(group.node)
         return [count == 1 for count in values(view.call_many([("ACKJOB", job_id) for job_id in group.ids]))]
 
     def nack(self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None) -> list[bool]:
         done = [False] * len(leases)
         with self._clients.borrow() as client:
             for group in held(leases):
-                for row, status in self._nacked(client.asking(node=group.node), group, delays_ms):
+                for row, status in self._nacked(client.at(group.node), group, delays_ms):
                     done[group.places[row]] = status in (OK, 1)
         return done
 
@@ -115,9 +115,9 @@ class DisqueSettling(DisqueLooking):
         working = [lease for lease, has_begun in zip(leases, begun, strict=True) if has_begun] if begun else []
         with self._clients.borrow() as client:
             for node, words in self._begins(working).items():
-                client.asking(node=node).call(*words)
+                client.at(node).call(*words)
             for group in held(leases):
-                view = client.asking(node=group.node)
+                view = client.at(group.node)
                 if not group.has_numbers:
                     for place, is_kept in zip(group.places, self._restart(view, group), strict=True):
                         tokens[place] = leases[place].token if is_kept else None
@@ -141,7 +141,7 @@ class DisqueSettling(DisqueLooking):
     def release(self, queue: str, leases: Sequence[Lease]) -> None:
         with self._clients.borrow() as client:
             for group in held(leases):
-                view = client.asking(node=group.node)
+                view = client.at(group.node)
                 if group.has_numbers:
                     view.call("RELEASE", *group.pairs())
                 else:

@@ -51,7 +51,7 @@ class DisqueSurvey(DisqueClaims):
             return NOTHING
         node, *nodes = part.place.split(" ")
         with self._clients.borrow() as client:
-            view = client.asking(node=node)
+            view = client.at(node)
             now_ms = 0 if wanted.states == {JobState.READY} else self._time_ms(view)
             found, following = self._page(view, part, wanted, count, cursor, now_ms)
             rows = self._spoken_for(client, node, nodes, found, now_ms)
@@ -125,6 +125,6 @@ class DisqueSurvey(DisqueClaims):
         elsewhere: set[str] = set()
         for other, asked in before.items():
             ids = [job_id for job_id in asked if job_id not in elsewhere]
-            replies = client.asking(node=other).call_many([("SHOW", job_id) for job_id in ids])
+            replies = client.at(other).call_many([("SHOW", job_id) for job_id in ids])
             elsewhere.update(job_id for job_id, reply in zip(ids, replies, strict=True) if isinstance(reply, list))
         return [row for row in rows if row[0].decode() not in elsewhere] if elsewhere else rows
