@@ -198,7 +198,8 @@ def raw(words: Command) -> Request:
     """Return a command in the caller's own words."""
     if not words:
         raise CallerError("a command must have at least one word, got none")
-    name = _name(words[0])
+    first = words[0]
+    name = first if isinstance(first, str) and first in REPEATS else _name(first)
     if name in NOT_SHARED or (name == "CLIENT" and len(words) > 1 and _name(words[1]) == "REPLY"):
         raise CallerError(f"{name} needs a connection of its own: use penstock.client.Connection.")
     if name == "HELLO" and len(words) > 1:
