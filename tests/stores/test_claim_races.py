@@ -82,14 +82,14 @@ class Node:
 
 def between(store: blocking.Store, monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     """Let something happen right after a store has read what a key holds."""
-    read = store._driver._record
+    read = store._driver._claims._record
 
     def record(*args: Any) -> Any:
         found = read(*args)
         what()
         return found
 
-    monkeypatch.setattr(store._driver, "_record", record)
+    monkeypatch.setattr(store._driver._claims, "_record", record)
 
 
 def test_leases_that_are_made_longer_during_an_ack_bring_no_key_back(

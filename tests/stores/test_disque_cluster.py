@@ -139,7 +139,7 @@ async def test_one_dead_node_of_three_stops_no_push(mortal_nodes: list[NodeProce
     async with aio.connect(url_of(*mortal_nodes)) as store:
         queue = store.queue(next(_names))
         await queue.push(0)
-        async with store._driver._clients.borrow() as client:
+        with store._driver._link.client() as client:
             mine = client.node
         dying = next(node for node in mortal_nodes if (id_of(node) == mine) is is_on_it)
         dying.kill()

@@ -1,8 +1,8 @@
 """Clients of the broker.
 
-`ClusterClient` is for asyncio: it knows all nodes of a cluster and talks to the best of them. Any number of tasks may
-use one at the same time. `penstock.client.blocking.ClusterClient` is the same for programs without an event loop.
-`Connection` is one blocking link to one node, for raw commands.
+`ClusterClient` is for asyncio: it knows all nodes of a cluster and uses the best of them. Any number of tasks may use
+one at the same time. `penstock.client.blocking.ClusterClient` is the same for programs without an event loop.
+`Connection` is one blocking connection to one node, for raw commands.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the client for asyncio when somebody wants it: it takes longer to load than the command line needs."""
+    """Import the client for asyncio on first use: it takes longer to load than the command line can spare."""
     if name == "ClusterClient":
         from penstock.client.aio import ClusterClient  # noqa: PLC0415 - see above
 

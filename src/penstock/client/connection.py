@@ -1,9 +1,8 @@
-"""One blocking link to one node: send commands, read replies.
+"""One blocking connection to one node: send commands, read replies.
 
-It connects on first use and again after it was lost, but never sends a command twice: after ConnectionLost
-only the caller knows whether its command may be done again. Replies come as int, bytes, None, list or
-ReplyError (status and bulk strings are both bytes; pass `decoder=replies.Decoder` where the difference
-matters).
+It connects on first use and again after a loss, but never sends a command twice: after ConnectionLost only the caller
+knows whether its command may be executed again. Replies are int, bytes, None, list or ReplyError (simple and bulk
+strings are both bytes; pass `decoder=ReplyReader` where the difference matters).
 
     with Connection("127.0.0.1", 7711) as node:
         job_id = node.execute("ADDJOB", "mail", b"hello", 0)
@@ -19,7 +18,6 @@ from typing import Any, Protocol, Self
 
 import hiredis
 
-from penstock.client.replies import NOTHING
 from penstock.errors import (
     AuthenticationError,
     BadReply,
@@ -28,40 +26,40 @@ from penstock.errors import (
     ReplyError,
     TimedOut,
 )
+from penstock.wire.reply_reader import NOTHING
 
 Word = str | bytes | bytearray | memoryview | int | float
 Command = Sequence[Word]
 
 DEFAULT_PORT = 7711
-# A host that doesn't answer shall not hang a program for the minutes that the system's own retries take.
+# A host that doesn't answer must not block a program for the minutes that the system's own retries take.
 CONNECT_SECONDS_MAX = 10.0
 READ_BYTES = 64 * 1024
-# A pipeline is sent in slices of this size, each followed by reading its replies. A slice fits into the
-# socket buffers of both ends, so it can always be sent, even to a server that has stopped reading until we
-# take its replies.
+# A pipeline is sent in slices of this size, each followed by reading its replies. A slice fits into the socket buffers
+# of both ends, so it can always be sent, even to a server that has stopped reading until its replies are taken.
 PIPELINE_SLICE_BYTES = 64 * 1024
 
 
 class Decoder(Protocol):
-    """What a Connection needs to read replies: hiredis' Reader, or the pure one."""
+    """What reads replies for a Connection: hiredis' Reader, or our ReplyReader."""
 
     def feed(self, data: bytes, /) -> None:
         """Add what came from the socket."""
 
     def gets(self) -> Any:
-        """The next whole reply, or NOTHING."""
+        """Return the next whole reply, or NOTHING."""
 
 
 def hiredis_decoder() -> Decoder:
-    """The fast decoder, with our errors; any byte may stand in an error's text."""
+    """Return the fast decoder, with our errors; the text of an error may have any bytes."""
     return hiredis.Reader(protocolError=BadReply, replyError=ReplyError, errors="replace", notEnoughData=NOTHING)
 
 
 class Connection:
-    """A link to `host:port`, or to the unix socket at `path`. Not for use by several threads at once.
+    """A connection to `host:port`, or to the unix socket at `path`. Not for use by several threads at once.
 
     `tls` is True (the system's certificates, or the files `ca`, `cert`, `key`) or a context of your own.
-    `timeout` is how many seconds of silence a reply may take; None waits forever, as blocking commands need.
+    `timeout` is the longest silence before a reply, in seconds; None waits forever, as blocking commands need.
     """
 
     def __init__(
@@ -89,18 +87,18 @@ class Connection:
 
     @property
     def address(self) -> str:
-        """`host:port` or the socket's path, for people."""
+        """`host:port` or the path of the socket, for messages."""
         if self.path:
             return self.path
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def connected(self) -> bool:
-        """Whether there was a link when we last looked."""
+        """Whether it was connected when it was last used."""
         return self._socket is not None
 
     def connect(self) -> None:
-        """Open the link, and authenticate if there is a password. Does nothing on an open one."""
+        """Connect, and authenticate if there is a password. Does nothing if it is connected."""
         if self._socket is not None:
             return
         self._decoder = self._new_decoder()
@@ -135,7 +133,7 @@ class Connection:
         return link
 
     def close(self) -> None:
-        """Close the link; what was sent and not answered may still be done."""
+        """Close the connection; what was sent and not answered may still be executed."""
         link, self._socket = self._socket, None
         if link is not None:
             link.close()
@@ -158,7 +156,7 @@ class Connection:
         return reply
 
     def pipeline(self, commands: Iterable[Command]) -> list[Any]:
-        """Send many commands at once and return their replies in order, errors among them as values."""
+        """Send many commands at once and return their replies in order, error replies as values."""
         replies: list[Any] = []
         for payload, count in slices(commands):
             self.send_bytes(payload)
@@ -180,7 +178,7 @@ class Connection:
             raise self._lost(error) from error
 
     def receive(self) -> Any:
-        """The next reply, waiting for it; an error is returned, not raised."""
+        """Wait for the next reply and return it; an error reply is returned, not raised."""
         if self._socket is None:
             raise ConnectionLost(f"There is no connection to {self.address}, so no reply to wait for.")
         try:
@@ -198,10 +196,10 @@ class Connection:
         return reply
 
     def alive(self) -> bool:
-        """Whether the other end has not hung up, as far as this end has heard. Closes the link if it has."""
+        """Whether the server has not closed the connection, as far as is known here. Closes this end if it has."""
         if self._socket is None:
             return False
-        if not _has_news(self._socket):
+        if not _has_data(self._socket):
             return True
         self._socket.settimeout(0)
         try:
@@ -217,7 +215,7 @@ class Connection:
         return bool(data)
 
     def hang_up(self) -> None:
-        """Say that no more commands come. What the node has sent before it closes can still be received."""
+        """Close our direction. What the node sends before it closes its own can still be received."""
         if self._socket is not None:
             try:
                 # That of a TLS socket would forget how to read.
@@ -226,7 +224,7 @@ class Connection:
                 raise self._lost(error) from error
 
     def detach(self) -> socket.socket:
-        """Hand the open link over to the caller, who reads and writes it by other means from then on."""
+        """Return the open socket; from then on the caller reads and writes it."""
         self.connect()
         link, self._socket = self._socket, None
         assert link is not None
@@ -240,31 +238,31 @@ class Connection:
         return ConnectionLost(f"Lost the connection to {self.address}: {why}")
 
 
-def _has_news(link: socket.socket) -> bool:
-    """Whether a read would not wait. Cheaper than to try it, where there mostly is nothing."""
+def _has_data(link: socket.socket) -> bool:
+    """Whether a read would not wait. Cheaper than a read, where there mostly is nothing."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
     return bool(poll.poll(0)) or (isinstance(link, ssl.SSLSocket) and bool(link.pending()))
 
 
 def encode(words: Command) -> bytes:
-    """One command as RESP. Texts go as UTF-8."""
+    """Return a command as RESP. Texts go as UTF-8."""
     if not words:
-        raise CallerError("A command has at least one word.")
+        raise CallerError("a command must have at least one word, got none")
     plain: Any = words if isinstance(words, tuple) else tuple(words)  # as its types have it, hiredis takes one word
     try:
         packed: bytes = hiredis.pack_command(plain)
     except UnicodeEncodeError as error:
-        raise CallerError(f"A command's words are str, bytes, int or float: {error}") from None
+        raise CallerError(f"the words of a command must be str, bytes, int or float: {error}") from None
     except TypeError as error:
         if not any(isinstance(word, bytearray) for word in plain):  # which hiredis doesn't take
-            raise CallerError(f"A command's words are str, bytes, int or float: {error}") from None
+            raise CallerError(f"the words of a command must be str, bytes, int or float: {error}") from None
         return encode(tuple([bytes(word) if isinstance(word, bytearray) else word for word in plain]))
     return packed
 
 
 def slices(commands: Iterable[Command]) -> Iterator[tuple[bytes, int]]:
-    """Commands joined into sends of at most PIPELINE_SLICE_BYTES, a longer one alone."""
+    """Yield commands joined into slices of at most PIPELINE_SLICE_BYTES, a longer one alone, with their number."""
     parts: list[bytes] = []
     size = 0
     for command in commands:
@@ -279,19 +277,19 @@ def slices(commands: Iterable[Command]) -> Iterator[tuple[bytes, int]]:
 
 
 def refined(error: ReplyError) -> ReplyError:
-    """An error reply as the class that fits its code."""
+    """Return an error reply as the class that fits its code."""
     return AuthenticationError(str(error)) if error.code in ("NOAUTH", "WRONGPASS") else error
 
 
 def reason(error: Exception) -> str:
-    """What an error of the system says, without its number."""
+    """Return the text of an error of the system, without its number."""
     if isinstance(error, TimeoutError):
         return "no answer"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
-    """A context that trusts the system's certificates or those in the file `ca`."""
+    """Return a context that trusts the certificates of the system, or those in the file `ca`."""
     try:
         context = ssl.create_default_context(cafile=ca)
         if cert:

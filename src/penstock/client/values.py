@@ -1,7 +1,7 @@
-"""What calls of the cluster client give, and how replies become that.
+"""What calls of the cluster client return, and how it is made from replies.
 
-Ids of jobs and nodes are `str`. A queue's name may be given as `str` (sent as UTF-8) or `bytes`; it comes back as
-`str` where it is UTF-8, else as `bytes`, so that what came back can always be given again. Bodies are `bytes`.
+Ids of jobs and nodes are `str`. A queue's name may be `str` (sent as UTF-8) or `bytes`; it comes back as `str` where it
+is UTF-8, else as `bytes`, so that what came back can always be sent again. Bodies are `bytes`.
 """
 
 from collections.abc import Sequence
@@ -15,35 +15,35 @@ QueueName = str | bytes
 
 
 class LeaseOutcome(StrEnum):
-    """What became of one job in a command about leases."""
+    """The outcome for one job of a command about leases."""
 
     OK = "OK"
-    STALE = "STALE"  # the lease is over, or it is another's: nothing was changed
-    NOJOB = "NOJOB"  # the job is over
+    STALE = "STALE"  # the lease is over, or belongs to another worker: nothing was changed
+    NOJOB = "NOJOB"  # the job was acknowledged, deleted, or is unknown
 
 
 @dataclass(slots=True)
 class Lease:
-    """A job that is yours for a while. Only the node that gave it knows the token."""
+    """The lease of a job. Only the node that gave it knows the token."""
 
     token: int
     node: str
-    deadline: float  # by time.monotonic(); `extend` moves it. Late by what the reply took: don't wait for it
+    deadline: float  # by time.monotonic(); `extend` moves it. Late by the time of the reply: don't wait for it
 
 
 @dataclass(slots=True)
 class Job:
-    """A job that was fetched, claimed or looked at."""
+    """A job that was fetched, claimed or peeked at."""
 
     queue: QueueName
     id: str
     body: bytes
-    nacks: int | None = None  # this and the next are None unless they were asked for
+    nacks: int | None = None  # this and the next are None unless `counters` was given
     additional_deliveries: int | None = None
     lease: Lease | None = None
     node: str | None = None  # that gave it
-    created_ns: int | None = None  # unix time; known of claimed jobs, and if it was asked for
-    tries: int | None = None  # earlier leases under which work began; None unless it was asked for with `begin`
+    created_ns: int | None = None  # unix time; of claimed jobs, and with `created`
+    tries: int | None = None  # earlier leases under which work began; None without `begin`
     has_begun: bool = True  # under its lease
 
 
@@ -68,7 +68,7 @@ class Node:
 
 @dataclass(slots=True, frozen=True)
 class Hello:
-    """A node's answer to HELLO: its own id, and all nodes that it knows."""
+    """A node's reply to HELLO: its own id, and all nodes that it knows."""
 
     node: str
     nodes: tuple[Node, ...]
@@ -110,7 +110,7 @@ class QueueDetails:
     jobs_in: int
     jobs_out: int
     pause: str  # in, out, all, none
-    expired: int | None = None  # None of a node of Disque, which doesn't count them
+    expired: int | None = None  # None for a node of Disque, which doesn't count them
 
 
 # Field of the dataclass -> name on the wire.
@@ -148,7 +148,7 @@ _QUEUE_FIELDS = {
 
 
 def queue_name(name: bytes) -> QueueName:
-    """A queue's name as it is given to callers."""
+    """Return a queue's name as callers get it."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -156,19 +156,19 @@ def queue_name(name: bytes) -> QueueName:
 
 
 def text(word: bytes) -> str:
-    """An id or another word of the protocol."""
+    """Return an id or another word of the protocol as text."""
     return word.decode("utf-8", "replace")
 
 
 def jobs_of(rows: Sequence[Sequence[Any]] | None, node: str, leased_until: float | None = None) -> list[Job]:
-    """Jobs as GETJOB and QPEEK reply them; with `leased_until`, each row has the token of a lease."""
+    """Return the jobs of a reply to GETJOB or QPEEK; with `leased_until`, each row has the token of a lease."""
     jobs = []
     for row in rows or ():
         name, job_id, body, *rest = row
         job = Job(queue_name(name), text(job_id), body, node=node)
         if leased_until is not None:
             job.lease = Lease(int(rest.pop(0)), node, leased_until)
-        if rest:  # names and values by turns
+        if rest:  # names and values alternate
             told = dict(zip(rest[::2], rest[1::2], strict=True))
             job.nacks, job.additional_deliveries = told.get(b"nacks"), told.get(b"additional-deliveries")
             job.created_ns = told.get(b"ctime")
@@ -178,7 +178,7 @@ def jobs_of(rows: Sequence[Sequence[Any]] | None, node: str, leased_until: float
 
 
 def claimed_jobs(rows: Sequence[Sequence[Any]], node: str) -> list[Job]:
-    """Jobs as CLAIM replies them."""
+    """Return the jobs of a reply to CLAIM."""
     return [
         Job(queue_name(name), text(job_id), body, nacks, deliveries, node=node, created_ns=created_ns)
         for name, job_id, body, nacks, deliveries, created_ns in rows
@@ -186,7 +186,7 @@ def claimed_jobs(rows: Sequence[Sequence[Any]], node: str) -> list[Job]:
 
 
 def hello_of(reply: Any) -> Hello:
-    """A node's answer to HELLO. Raises BadReply for what other servers answer."""
+    """Return a reply to HELLO. Raises BadReply for the reply of another kind of server."""
     try:
         version, node, *rows = reply
         if version != 1:
@@ -198,17 +198,17 @@ def hello_of(reply: Any) -> Hello:
 
 
 def job_details(reply: Sequence[Any]) -> JobDetails:
-    """A job as SHOW replies it."""
+    """Return the job of a reply to SHOW."""
     return JobDetails(**_named(reply, _JOB_FIELDS))
 
 
 def queue_details(reply: Sequence[Any]) -> QueueDetails:
-    """A queue as QSTAT replies it."""
+    """Return the queue of a reply to QSTAT."""
     return QueueDetails(**_named(reply, _QUEUE_FIELDS))
 
 
 def _named(reply: Sequence[Any], fields: dict[str, str]) -> dict[str, Any]:
-    """Names and values by turns, for the fields of a dataclass; more than these may come."""
+    """Return alternating names and values as fields of a dataclass; unknown names are left out."""
     by_name = {text(name): value for name, value in zip(reply[::2], reply[1::2], strict=False)}
     return {field: _value(field, by_name.get(name)) for field, name in fields.items()}
 
@@ -222,6 +222,6 @@ def _value(field: str, value: Any) -> Any:
 
 
 def info_of(reply: bytes) -> dict[str, str]:
-    """The lines of INFO, by name."""
+    """Return the values of a reply to INFO, by name."""
     lines = text(reply).splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

@@ -15,7 +15,7 @@ Three rules hold here:
   module.
 
 Read in this order: `words` (quoting), `requests` (what clients send), `replies` (what they get back),
-`record` (a job as nodes and the journal write it).
+`reply_reader` (the same, read), `record` (a job as nodes and the journal write it).
 """
 
 from penstock.wire.record import (

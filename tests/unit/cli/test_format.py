@@ -5,8 +5,8 @@ import json
 import pytest
 
 from penstock.cli.shell import formats
-from penstock.client.replies import Pairs, Status
 from penstock.errors import ReplyError
+from penstock.wire.reply_reader import Pairs, Status
 
 NESTED = [1, [b"a", [], None, [b"x", b"y"]], b'q"\\\r\n\t\x01\xc3\xa9', ReplyError("ERR boo"), Status(b"OK")]
 

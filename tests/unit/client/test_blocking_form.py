@@ -31,7 +31,7 @@ def test_the_blocking_forms_are_those_of_their_sources() -> None:
 def test_a_change_of_the_source_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "source.py"
     target = tmp_path / "target.py"
-    monkeypatch.setattr(script, "FILES", {str(source): str(target)})
+    monkeypatch.setattr(script, "files", lambda: {str(source): str(target)})
     source.write_text('"""Nothing."""\n')
     assert script.outdated() == [str(target)]
     target.write_text(script.written(str(source), str(target)))
@@ -49,7 +49,7 @@ def test_a_change_of_the_source_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_
         ("async for a in b:\n    pass\n", "for a in b:\n    pass\n"),
         ("[x async for x in y]\n", "[x for x in y]\n"),
         ("await (a if b else c)\n", "(a if b else c)\n"),
-        ("from penstock.client.aio.links import Links\n", "from penstock.client.blocking.links import Links\n"),
+        ("from penstock.client.aio.pool import Turn\n", "from penstock.client.blocking.pool import Turn\n"),
         ("def f() -> AsyncIterator[int]: ...\n", "def f() -> Iterator[int]: ...\n"),
         ("def __aenter__(self): ...\n", "def __enter__(self): ...\n"),
         ("async_name = awaited = 1\n", "async_name = awaited = 1\n"),
@@ -76,7 +76,8 @@ def test_the_result_has_the_form_of_the_house() -> None:
 def test_a_written_file_says_where_it_is_from() -> None:
     for source, target in script.FILES.items():
         first = (ROOT / target).read_text("utf-8").partition("\n")[0]
-        assert first == f"# Written by scripts/blocking from {source}: change that, then run `make blocking`."
+        name = source.rpartition("/aio/")[2]
+        assert first == f"# Written by scripts/blocking from ../aio/{name}: change that, then run `make blocking`."
 
 
 def test_nothing_that_is_written_knows_an_event_loop() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.client import blocking
-from penstock.client.aio import lane
+from penstock.client.aio.connection import PipelinedConnection
 from penstock.errors import CallerError
 from tests.processes import wait_until
 from tests.unit.client.nodes import NO_JOB, FakeNode, job, run
@@ -91,14 +91,14 @@ def test_a_job_that_has_arrived_goes_back_if_its_caller_is_cancelled_before_it_s
     open_async: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[asyncio.Task[Any]] = []
-    take = lane.Lane._take
+    take = PipelinedConnection._take
 
-    def take_and_cancel(self: lane.Lane, reply: Any) -> None:
+    def take_and_cancel(self: PipelinedConnection, reply: Any) -> None:
         take(self, reply)
         for task in tasks:
             task.cancel()
 
-    monkeypatch.setattr(lane.Lane, "_take", take_and_cancel)
+    monkeypatch.setattr(PipelinedConnection, "_take", take_and_cancel)
 
     async def scenario() -> None:
         async with open_async(a.address) as client:
@@ -228,7 +228,7 @@ def test_a_job_that_comes_while_the_client_is_closed_is_its_callers(open_async: 
 def test_a_node_that_does_not_close_what_was_hung_up_is_not_waited_for_forever(
     open_async: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.aio.links.LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.client.aio.pool.HANG_UP_SECONDS", 0.1)
     release = threading.Event()
 
     def stuck(_: object) -> bytes:
@@ -240,8 +240,8 @@ def test_a_node_that_does_not_close_what_was_hung_up_is_not_waited_for_forever(
             task = await waiting_get(client, a, timeout=60)
             await cancelled(task)
             await asyncio.sleep(0.2)
-            links = client._router.current.links
-            assert not links.busy
+            pool = client._router.current.pool
+            assert not pool.busy
         release.set()
 
     with FakeNode("a", GETJOB=stuck) as a:

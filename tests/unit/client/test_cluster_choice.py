@@ -142,7 +142,7 @@ def test_when_nobody_answers_the_error_lists_what_every_node_said(open_client: O
         assert error.said[f"127.0.0.1:{port}"].endswith("Connection refused")
         assert error.said[a.address] == "LOADING reading"
         assert "does not answer like a Penstock node" in error.said[b.address]
-        assert str(error).startswith("No node took QLEN within 1.5 s. ")
+        assert str(error).startswith("No node executed QLEN within 1.5 s. ")
         assert all(words in str(error) for words in error.said.values())
 
     port = free_port()

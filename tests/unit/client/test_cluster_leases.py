@@ -171,7 +171,7 @@ def test_what_has_no_lease_is_refused_with_what_to_give(open_client: Open, metho
         async with open_client(a.address) as client:
             call = partial(getattr(client, method), **({"lease": 5} if method == "extend" else {}))
             for job in (job_id(a), Job("q", job_id(a), b"")):
-                with pytest.raises(CallerError, match="give a Job that was fetched with a lease"):
+                with pytest.raises(CallerError, match="a Job that was fetched with a lease is needed"):
                     await call(job)
 
     with FakeNode("a") as a:
@@ -184,7 +184,7 @@ def test_another_node_at_the_address_of_one_that_is_gone_gets_no_token(open_clie
             await client.hello()
             held = lease_of(b)
             b.id = "c" * 40
-            with pytest.raises(Unreachable, match=f"is not the node {'b' * 40} but {'c' * 40}"):
+            with pytest.raises(Unreachable, match=f"is the node {'c' * 40}, not {'b' * 40}"):
                 await client.ack_lease(held)
         assert b.asked("ACKLEASE") == []
 

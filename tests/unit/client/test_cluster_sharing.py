@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.client.aio import lane
+from penstock.client.aio.connection import PipelinedConnection
 from penstock.errors import Unreachable
 from tests.unit.client.nodes import NO_JOB, FakeNode, bulk, cluster, job, run
 
@@ -19,7 +19,7 @@ Open = Callable[..., Any]
 
 def test_calls_of_one_turn_leave_in_one_write(open_async: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
-    made = lane.Lane.connection_made
+    made = PipelinedConnection.connection_made
 
     class Recorder:
         def __init__(self, transport: Any) -> None:
@@ -32,7 +32,7 @@ def test_calls_of_one_turn_leave_in_one_write(open_async: Open, monkeypatch: pyt
             writes.append(data)
             self._transport.write(data)
 
-    monkeypatch.setattr(lane.Lane, "connection_made", lambda self, transport: made(self, Recorder(transport)))
+    monkeypatch.setattr(PipelinedConnection, "connection_made", lambda self, transport: made(self, Recorder(transport)))
 
     async def scenario() -> None:
         async with open_async(a.address) as client:
@@ -122,7 +122,7 @@ def test_connections_that_the_node_has_closed_meanwhile_are_not(open_async: Open
             await client.get("q", timeout=1)
             hellos = len(a.asked("HELLO"))
             a.cut(1)
-            await asyncio.wait_for(client._router.current.links._idle[0].ended, 5)
+            await asyncio.wait_for(client._router.current.pool._idle[0].ended, 5)
             assert await client.get("q", timeout=1) == []
         assert (a.connections, len(a.asked("GETJOB")), len(a.asked("HELLO"))) == (3, 2, hellos)
 
@@ -214,7 +214,7 @@ def test_a_node_that_takes_nothing_is_not_sent_more_and_more(open_async: Open) -
                 calls.append(asyncio.create_task(client.call("PING", body)))
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            transport = client._router.current.links._quick._transport
+            transport = client._router.current.pool._quick._transport
             assert transport.get_write_buffer_size() < 4_000_000
             release.set()
             await asyncio.gather(stuck, *calls)

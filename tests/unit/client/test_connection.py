@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client import Connection, replies
+from penstock.client import Connection
 from penstock.client.connection import Decoder, hiredis_decoder
 from penstock.errors import (
     AuthenticationError,
@@ -21,6 +21,7 @@ from penstock.errors import (
     ReplyError,
     TimedOut,
 )
+from penstock.wire.reply_reader import ReplyReader, Status
 from tests.unit.client.scripted import Scripted, always, server
 
 
@@ -32,8 +33,8 @@ def test_every_type_of_reply_becomes_a_value() -> None:
 
 def test_the_decoder_of_the_command_line_keeps_status_and_bulk_apart() -> None:
     reply = b"*2\r\n+OK\r\n$2\r\nOK\r\n"
-    with server(always(reply)) as peer, Connection(port=peer.port, decoder=replies.Decoder) as link:
-        assert [type(item) for item in link.execute("ANY")] == [replies.Status, bytes]
+    with server(always(reply)) as peer, Connection(port=peer.port, decoder=ReplyReader) as link:
+        assert [type(item) for item in link.execute("ANY")] == [Status, bytes]
 
 
 def test_an_error_reply_is_raised_with_its_code_and_text() -> None:
@@ -107,7 +108,7 @@ def test_the_next_command_after_a_loss_connects_again() -> None:
         assert peer.connections == 2
 
 
-@pytest.mark.parametrize("decoder", [hiredis_decoder, replies.Decoder])
+@pytest.mark.parametrize("decoder", [hiredis_decoder, ReplyReader])
 def test_half_a_reply_of_a_lost_link_does_not_spoil_the_next(
     decoder: Callable[[], Decoder],
 ) -> None:

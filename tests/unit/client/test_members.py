@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from penstock.client.addresses import Address
-from penstock.client.members import ADDRESSES_MAX, TROUBLE_SECONDS, Members
+from penstock.client.members import ADDRESSES_MAX, FAILURE_SECONDS, Members
 from penstock.client.values import Hello, Node
 from penstock.errors import ConnectionLost
 
@@ -61,7 +61,7 @@ def test_a_node_is_remembered_by_the_address_that_worked(members: Members) -> No
 
 def test_a_node_that_fails_where_it_was_is_looked_for_where_others_say_it_is(members: Members) -> None:
     members.learn(hello(node("a", A)), SEED)
-    members.avoid(SEED, NOW, ConnectionLost("gone"))
+    members.record_failure(SEED, NOW, ConnectionLost("gone"))
     assert members.address_of("a" * 40, NOW) == A
 
 
@@ -78,18 +78,18 @@ def test_a_node_without_an_address_is_no_candidate(members: Members) -> None:
 
 def test_trouble_puts_a_node_behind_all_others_for_a_while(members: Members) -> None:
     members.learn(hello(node("a", A), node("b", B, 100)), A)
-    members.avoid(A, NOW, ConnectionLost("gone"))
-    assert members.next({SEED, OTHER_SEED}, NOW + TROUBLE_SECONDS / 2) == B
-    assert members.next({SEED, OTHER_SEED}, NOW + TROUBLE_SECONDS) == A
+    members.record_failure(A, NOW, ConnectionLost("gone"))
+    assert members.next({SEED, OTHER_SEED}, NOW + FAILURE_SECONDS / 2) == B
+    assert members.next({SEED, OTHER_SEED}, NOW + FAILURE_SECONDS) == A
 
 
 def test_an_answer_ends_the_trouble(members: Members) -> None:
-    members.avoid(A, NOW, ConnectionLost("gone"))
-    members.forgive(A)
-    assert not members.in_trouble(A, NOW)
+    members.record_failure(A, NOW, ConnectionLost("gone"))
+    members.clear_failure(A)
+    assert not members.has_failed(A, NOW)
 
 
-def test_the_favourite_is_taken_among_equals_only(members: Members) -> None:
+def test_the_preferred_is_taken_among_equals_only(members: Members) -> None:
     members.learn(hello(node("a", A), node("b", B), node("c", C, 5)), A)
     assert {members.next((), NOW, B) for _ in range(20)} == {B}
     assert members.next((), NOW, C) in {A, B}
@@ -98,14 +98,14 @@ def test_the_favourite_is_taken_among_equals_only(members: Members) -> None:
 @pytest.mark.parametrize(("priority", "is_well"), [(1, True), (5, True), (10, False), (100, False)])
 def test_a_node_is_well_as_long_as_others_do_not_doubt_it(members: Members, priority: int, is_well: bool) -> None:
     members.learn(hello(node("a", A), node("b", B, priority)), A)
-    assert members.is_well("b" * 40, NOW) is is_well
+    assert members.is_healthy("b" * 40, NOW) is is_well
 
 
-def test_a_node_in_trouble_or_unknown_is_not_well(members: Members) -> None:
+def test_a_node_has_failed_or_unknown_is_not_well(members: Members) -> None:
     members.learn(hello(node("a", A)), A)
-    members.avoid(A, NOW, ConnectionLost("gone"))
-    assert not members.is_well("a" * 40, NOW)
-    assert not members.is_well("z" * 40, NOW)
+    members.record_failure(A, NOW, ConnectionLost("gone"))
+    assert not members.is_healthy("a" * 40, NOW)
+    assert not members.is_healthy("z" * 40, NOW)
 
 
 def test_nodes_are_found_by_the_beginning_of_their_id_if_it_is_one_only(members: Members) -> None:

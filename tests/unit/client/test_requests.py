@@ -6,7 +6,7 @@ import pytest
 
 from penstock.broker.commands.table import COMMANDS
 from penstock.client import requests
-from penstock.client.requests import REPEATS, Fetch, Lane, RawFetch, Repeat, Request, raw
+from penstock.client.requests import REPEATS, ConnectionUse, Fetch, RawFetch, Repeat, Request, raw
 from penstock.client.values import Job
 from penstock.errors import CallerError
 
@@ -59,8 +59,8 @@ def test_a_fetch_waits_until_its_time_however_late_it_is_asked() -> None:
 
 
 def test_a_fetch_that_does_not_wait_shares_a_connection() -> None:
-    assert Fetch(["q"], None, 1, False, None).lane is Lane.QUICK
-    assert Fetch(["q"], 10.0, 1, False, None).lane is Lane.WAIT
+    assert Fetch(["q"], None, 1, False, None).use is ConnectionUse.QUICK
+    assert Fetch(["q"], 10.0, 1, False, None).use is ConnectionUse.WAIT
 
 
 def test_options_of_a_fetch() -> None:
@@ -69,33 +69,33 @@ def test_options_of_a_fetch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "lane", "wait"),
+    ("given", "use", "wait"),
     [
-        (("GETJOB", "FROM", "q"), Lane.WAIT, math.inf),
-        (("getjob", "timeout", 1500, "from", "q"), Lane.WAIT, 1.5),
-        ((b"GETJOB", b"TIMEOUT", b"0", b"FROM", b"q"), Lane.WAIT, math.inf),
-        (("GETJOB", "NOHANG", "FROM", "q"), Lane.QUICK, 0.0),
-        (("GETJOB", "FROM", "NOHANG", "TIMEOUT", "5"), Lane.WAIT, math.inf),
+        (("GETJOB", "FROM", "q"), ConnectionUse.WAIT, math.inf),
+        (("getjob", "timeout", 1500, "from", "q"), ConnectionUse.WAIT, 1.5),
+        ((b"GETJOB", b"TIMEOUT", b"0", b"FROM", b"q"), ConnectionUse.WAIT, math.inf),
+        (("GETJOB", "NOHANG", "FROM", "q"), ConnectionUse.QUICK, 0.0),
+        (("GETJOB", "FROM", "NOHANG", "TIMEOUT", "5"), ConnectionUse.WAIT, math.inf),
     ],
 )
-def test_a_fetch_in_the_callers_words_is_understood(given: tuple[str, ...], lane: Lane, wait: float) -> None:
+def test_a_fetch_in_the_callers_words_is_understood(given: tuple[str, ...], use: ConnectionUse, wait: float) -> None:
     request = raw(given)
     assert isinstance(request, RawFetch)
-    assert (request.lane, request.wait_at(0.0)) == (lane, wait)
+    assert (request.use, request.wait_at(0.0)) == (use, wait)
 
 
 # Giving back
 
 
 def test_jobs_that_nobody_wants_are_nacked() -> None:
-    back = Fetch(["q"], None, 2, True, None).give_back([[[b"q", ID, b"x"], [b"q", OTHER_ID, b"y"]]])
+    back = Fetch(["q"], None, 2, True, None).undo([[[b"q", ID, b"x"], [b"q", OTHER_ID, b"y"]]])
     assert back is not None
     assert words(back) == ["NACK", ID, OTHER_ID]
 
 
 def test_leased_jobs_that_nobody_wants_are_given_back_by_token() -> None:
     for fetch in (Fetch(["q"], None, 1, True, 1000), raw(("GETJOB", "LEASE", 1000, "FROM", "q"))):
-        back = fetch.give_back([[[b"q", ID, b"x", b"17", b"nacks", 0, b"additional-deliveries", 0]]])
+        back = fetch.undo([[[b"q", ID, b"x", b"17", b"nacks", 0, b"additional-deliveries", 0]]])
         assert back is not None
         assert [list(command) for command in back.commands_at(0.0)] == [
             ["RELEASE", ID, b"17"],
@@ -105,11 +105,11 @@ def test_leased_jobs_that_nobody_wants_are_given_back_by_token() -> None:
 
 @pytest.mark.parametrize("replies", [[], [None], [[]]])
 def test_where_there_was_no_job_there_is_nothing_to_give_back(replies: list[object]) -> None:
-    assert Fetch(["q"], None, 1, False, None).give_back(replies) is None
+    assert Fetch(["q"], None, 1, False, None).undo(replies) is None
 
 
 def test_other_replies_are_nothing_to_give_back() -> None:
-    assert Request(("QPEEK", "q", 1)).give_back([[[b"q", ID, b"x"]]]) is None
+    assert Request(("QPEEK", "q", 1)).undo([[[b"q", ID, b"x"]]]) is None
 
 
 def test_an_id_tells_that_its_job_is_delivered_at_most_once() -> None:
@@ -133,10 +133,10 @@ def test_options_of_an_add() -> None:
 
 
 def test_an_add_that_may_wait_for_copies_has_a_connection_of_its_own() -> None:
-    assert requests.add_terms(5, None, None, None, None, None, False).lane is Lane.ADD
-    assert requests.add_terms(5, 3, None, None, None, None, False).lane is Lane.ADD
-    assert requests.add_terms(5, 1, None, None, None, None, False).lane is Lane.QUICK
-    assert requests.add_terms(5, 3, None, None, None, None, True).lane is Lane.QUICK
+    assert requests.add_terms(5, None, None, None, None, None, False).use is ConnectionUse.ADD
+    assert requests.add_terms(5, 3, None, None, None, None, False).use is ConnectionUse.ADD
+    assert requests.add_terms(5, 1, None, None, None, None, False).use is ConnectionUse.QUICK
+    assert requests.add_terms(5, 3, None, None, None, None, True).use is ConnectionUse.QUICK
 
 
 def test_an_add_without_a_timeout_waits_forever() -> None:
@@ -146,7 +146,7 @@ def test_an_add_without_a_timeout_waits_forever() -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_an_add_that_waits_no_time_is_refused_since_nodes_take_that_for_forever(timeout: float) -> None:
-    with pytest.raises(CallerError, match="timeout of an add"):
+    with pytest.raises(CallerError, match="timeout must be a number of seconds above 0"):
         requests.add_terms(timeout, None, None, None, None, None, False)
 
 
@@ -160,7 +160,7 @@ def test_many_bodies_are_cut_by_number_and_by_size() -> None:
 
 
 def test_a_text_is_not_taken_for_many_bodies() -> None:
-    with pytest.raises(CallerError, match="give a list"):
+    with pytest.raises(CallerError, match="must be a list"):
         list(requests.batches("abc"))
 
 
@@ -171,7 +171,7 @@ def test_bodies_are_bytes_or_text() -> None:
         b"b",
         b"c",
     ]
-    with pytest.raises(CallerError, match="not dict"):
+    with pytest.raises(CallerError, match="got dict"):
         requests.body_bytes({})  # type: ignore[arg-type]  # the mistake that is tested
 
 

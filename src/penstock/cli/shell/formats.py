@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.replies import Pairs, Status
 from penstock.errors import ReplyError
 from penstock.wire import quote_word
+from penstock.wire.reply_reader import Pairs, Status
 
 _RED, _CYAN, _DIM, _PLAIN = "\x1b[31m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 

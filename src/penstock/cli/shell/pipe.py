@@ -19,8 +19,8 @@ from penstock.cli.shell.formats import printable
 from penstock.cli.shell.options import Options
 from penstock.cli.shell.session import connection, open_link
 from penstock.client.connection import Decoder, encode, hiredis_decoder
-from penstock.client.replies import NOTHING
 from penstock.errors import ConnectionLost, ReplyError
+from penstock.wire.reply_reader import NOTHING
 
 BLOCK_BYTES = 128 * 1024
 # What a non-blocking socket, plain or TLS, raises when it is not ready.

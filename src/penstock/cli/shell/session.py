@@ -12,9 +12,9 @@ from collections.abc import Callable
 from penstock.cli.shell import formats
 from penstock.cli.shell.options import Options
 from penstock.client.connection import Connection, Decoder, hiredis_decoder
-from penstock.client.replies import Decoder as PureDecoder
 from penstock.errors import AuthenticationError, CallerError, ConnectionLost, PeerError, ReplyError
 from penstock.wire import split_words
+from penstock.wire.reply_reader import ReplyReader
 
 # Replies that are texts of several lines: quoted, they would be on one.
 _ALWAYS_RAW = {
@@ -60,7 +60,7 @@ class Session:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.errors = 0
-        self.link = connection(options, PureDecoder)
+        self.link = connection(options, ReplyReader)
         faked = "FAKETTY" in os.environ  # the original tool's way to get the human form in a pipe
         self._output = options.output or ("human" if sys.stdout.isatty() or faked else "raw")
         self._color = wants_color()
@@ -74,7 +74,7 @@ class Session:
         """Connect to another node."""
         self.link.close()
         self.options.host, self.options.port, self.options.socket = host, port, None
-        self.link = connection(self.options, PureDecoder)
+        self.link = connection(self.options, ReplyReader)
         self.connect()
 
     def run(self, words: list[bytes]) -> None:

@@ -1,7 +1,6 @@
-"""The cluster client for asyncio. `links` is the only module that knows the event loop.
+"""The cluster client for asyncio. Only `pool` and `connection` know the event loop.
 
-`router` and `cluster` are the source of the blocking form, which `scripts/blocking` writes: they await, and leave
-to `links` all else that differs.
+`router` and `cluster` are the source of the blocking form, which `scripts/blocking` writes.
 """
 
 from penstock.client.aio.cluster import ClusterClient

@@ -6,31 +6,39 @@
         for job in client.get("mail", timeout=5, lease=30):
             client.ack_lease(job)
 
-All times are in seconds. What a node is told in milliseconds may be a fraction; delay, retry and ttl are whole numbers.
+All times are in seconds. Times that a node takes in milliseconds may be fractions; delay, retry and ttl are whole
+numbers.
 """
 
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from penstock.client import requests
 from penstock.client.addresses import parse_seeds
-from penstock.client.blocking.looking import Looking
-from penstock.client.blocking.router import Router
-from penstock.client.connection import Word, refined, tls_context
+from penstock.client.blocking.router import Route, Router
+from penstock.client.connection import Command, Word, refined, tls_context
 from penstock.client.requests import AddTerms, Body, Fetch, JobOrId, Request, milliseconds
-from penstock.client.settings import LinkSettings, Settings
+from penstock.client.settings import ConnectionSettings, Settings
 from penstock.client.values import (
     Claim,
+    Hello,
     Job,
+    JobDetails,
     LeaseOutcome,
     Node,
+    QueueDetails,
     QueueName,
     claimed_jobs,
+    hello_of,
+    info_of,
+    job_details,
     jobs_of,
+    queue_details,
+    queue_name,
     text,
 )
 from penstock.errors import PartlyAdded, PenstockError, ReplyError
@@ -39,12 +47,12 @@ from penstock.errors import PartlyAdded, PenstockError, ReplyError
 # needs when it must find another node for a copy.
 ADD_SECONDS = 5.0
 LEASE_SECONDS = 120.0  # of a claim, as in the node
-# Nodes that hold claims are remembered by key; forgotten ones are asked for at the node that the client is on.
+# Nodes that hold claims are remembered by key; for a forgotten key the node that the client is on is asked.
 CLAIMS_MAX = 10_000
 
 
-class ClusterClient(Looking):
-    """Jobs of a cluster of nodes, by way of the best of them.
+class ClusterClient:
+    """Jobs of a cluster of nodes, through the best of them.
 
     `seeds` are the first nodes to ask: "host:port,host:port", a list, or a URL `disque://:password@host,host`
     (`disques://` for TLS). The settings are explained in docs/reference/client.md.
@@ -76,7 +84,7 @@ class ClusterClient(Looking):
         context = tls if isinstance(tls, ssl.SSLContext) else None
         if context is None and (tls or parsed.tls):
             context = tls_context(ca, cert, key)
-        links = LinkSettings(
+        connections = ConnectionSettings(
             password=parsed.password if password is None else password,
             tls=context,
             connect_timeout=connect_timeout,
@@ -84,7 +92,7 @@ class ClusterClient(Looking):
             clock=clock,
         )
         settings = Settings(
-            links=links,
+            connections=connections,
             timeout=timeout,
             answer_timeout=answer_timeout,
             hello_every=hello_every,
@@ -93,10 +101,12 @@ class ClusterClient(Looking):
             follow_jobs=follow_jobs,
             follow_seconds=follow_seconds,
             translate=translate,
-            chance=randomness or random.Random(),
+            randomness=randomness or random.Random(),
         )
-        super().__init__(Router(parsed, settings))
-        self._claims: dict[bytes, str] = {}
+        self._router = Router(parsed, settings)
+        self._claims: dict[bytes, str] = {}  # the node of each key
+        self._only: str | None = None  # the one node that is asked, if it is only one
+        self._retries = True
 
     def __enter__(self) -> Self:
         return self
@@ -118,8 +128,58 @@ class ClusterClient(Looking):
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes of the cluster, as they were last heard of."""
+        """The nodes of the cluster, by the last HELLO."""
         return self._router.members.nodes
+
+    # The same client with other rules
+
+    def at(self, node: str | None) -> Self:
+        """Return a client with the same connections that asks only this node; with None, any node."""
+        return self._view(node, self._retries)
+
+    def without_retry(self) -> Self:
+        """Return a client with the same connections that tries each node once.
+
+        If no node can be reached now it raises at once, and not when `timeout` is over.
+        """
+        return self._view(self._only, False)
+
+    def _view(self, node: str | None, retries: bool) -> Self:
+        view = object.__new__(type(self))
+        view._router, view._claims, view._only, view._retries = self._router, self._claims, node, retries
+        return view
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "asking":
+            raise AttributeError("asking(node=...) is now at(node), and asking(patient=False) is without_retry()")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # Any command
+
+    def call(self, *words: Word) -> Any:
+        """Send any command, and return its reply: int, bytes, None or list. An error reply is raised."""
+        return (self._execute(requests.raw(words)))[1]
+
+    def call_many(self, commands: Iterable[Command]) -> list[Any]:
+        """Send several commands of one name in one pipeline, and return their replies, error replies as values."""
+        request = requests.raw_many(commands)
+        return [] if request is None else (self._router.run(request, self._only, retries=self._retries))[1]
+
+    def _execute(self, request: Request, node: str | None = None, *, is_required: bool = True) -> tuple[Route, Any]:
+        """Have one command executed, and return the route to the node that did, and its reply.
+
+        The client's own node goes before the given one. An error reply is raised.
+        """
+        if self._only is not None:
+            node, is_required = self._only, True
+        route, (reply,) = self._router.run(request, node, is_required=is_required, retries=self._retries)
+        if isinstance(reply, ReplyError):
+            raise refined(reply)
+        return route, reply
+
+    def _home(self, job: JobOrId) -> str | None:
+        """Return the node that gave a job, if there is still a connection to it; any other will do as well."""
+        return self._router.connected(job.node) if isinstance(job, Job) else None
 
     # Adding
 
@@ -136,12 +196,12 @@ class ClusterClient(Looking):
         maxlen: int | None = None,
         asynchronous: bool = False,
     ) -> str:
-        """Add a job, and give its id once it is on enough nodes (`timeout`: how long that may take).
+        """Add a job, and return its id once it is on enough nodes (`timeout`: how long that may take).
 
-        Raises OutcomeUnknown if the link broke after the job was sent, unless the client has `retry_adds`.
+        Raises OutcomeUnknown if the connection broke after the job was sent, unless the client has `retry_adds`.
         """
         terms = requests.add_terms(timeout, replicate, delay, retry, ttl, maxlen, asynchronous)
-        return text(self._ask(requests.add_one(queue, body, terms)))
+        return text((self._execute(requests.add_one(queue, body, terms)))[1])
 
     def add_many(
         self,
@@ -156,7 +216,7 @@ class ClusterClient(Looking):
         maxlen: int | None = None,
         asynchronous: bool = False,
     ) -> list[str]:
-        """Add many jobs, and give their ids in order.
+        """Add many jobs, and return their ids in order.
 
         Up to 1,000 bodies or 1 MB are added together or not at all; more of them, and any number on a node of Disque,
         may be added in part: that raises PartlyAdded.
@@ -179,15 +239,15 @@ class ClusterClient(Looking):
         self, queue: QueueName, bodies: list[bytes], terms: AddTerms
     ) -> tuple[list[str | None], PenstockError | None]:
         """Add jobs with one command, or with one for each where the node doesn't know ADDJOBS."""
-        current = self._router.current
-        if current is None or self._place is not None or not current.lacks_addjobs:
-            route, (reply,) = self._run(requests.add_all(queue, bodies, terms))
+        run, current = self._router.run, self._router.current
+        if current is None or self._only is not None or not current.lacks_addjobs:
+            route, (reply,) = run(requests.add_all(queue, bodies, terms), self._only, retries=self._retries)
             if not isinstance(reply, ReplyError):
                 return [text(job_id) for job_id in reply], None
             if not reply.message.startswith("unknown command"):
                 raise refined(reply)
             route.lacks_addjobs = True
-        _, replies = self._run(requests.add_each(queue, bodies, terms))
+        _, replies = run(requests.add_each(queue, bodies, terms), self._only, retries=self._retries)
         problems = [reply for reply in replies if isinstance(reply, ReplyError)]
         ids = [None if isinstance(reply, ReplyError) else text(reply) for reply in replies]
         return ids, refined(problems[0]) if problems else None
@@ -206,26 +266,25 @@ class ClusterClient(Looking):
         created: bool = False,
         begin: int | None = None,
     ) -> list[Job]:
-        """Take up to `count` jobs, waiting for one if there is none: `timeout` seconds, or forever.
+        """Take up to `count` jobs. If the queues are empty, wait for one: `timeout` seconds, or forever.
 
-        With `lease` they are yours for so long, under a token. With `begin`, work on that many of them begins at once,
-        or on all if it is below 0, and each has its `tries`; only our nodes know it. None in time: an empty list. If
-        the link breaks the fetch is made again; a job that was on its way then comes back by itself after its lease or
-        retry time. `counters` and `created` ask for more fields of each job.
+        With `lease` they are leased for that many seconds, under a token. With `begin`, work on that many of them
+        begins at once, or on all if it is below 0, and each has its `tries`; only our nodes know it. Returns an empty
+        list if no job came in time. If the connection breaks, the fetch is repeated; a job that was on its way then
+        comes back by itself after its lease or retry time. `counters` and `created` ask for more fields of each job.
         """
         names = requests.queue_names(queues)
         lease_ms = None if lease is None else milliseconds(lease, "lease")
         if timeout is not None:
             milliseconds(timeout, "timeout")
-        clock, settings = self._router.settings.clock, self._router.settings
+        settings = self._router.settings
+        clock = settings.clock
         end = float("inf") if timeout is None else clock() + timeout
         while True:
             now = clock()
             until = None if nohang or end <= now else min(end, now + settings.wait_round)
             fetch = Fetch(names, until, count, counters, lease_ms, created, begin)
-            route, (reply,) = self._run(fetch)
-            if isinstance(reply, ReplyError):
-                raise refined(reply)
+            route, reply = self._execute(fetch)
             if reply or until is None or until == end:
                 break
         jobs = jobs_of(reply, route.id, None if lease is None else clock() + lease)
@@ -235,7 +294,7 @@ class ClusterClient(Looking):
     # Finishing
 
     def ack(self, *jobs: JobOrId) -> int:
-        """The jobs are done: never deliver them again. How many were known and not acked yet."""
+        """Acknowledge jobs: they are never delivered again. Return how many were known and not acknowledged yet."""
         return self._count("ACKJOB", jobs)
 
     def fast_ack(self, *jobs: JobOrId) -> int:
@@ -243,7 +302,7 @@ class ClusterClient(Looking):
         return self._count("FASTACK", jobs)
 
     def nack(self, *jobs: JobOrId, after: float | None = None) -> int:
-        """Give jobs back as failed: queued again, at once or `after` so long (not on a node of Disque)."""
+        """Return failed jobs to their queue, at once or `after` that many seconds (not on a node of Disque)."""
         options = () if after is None else ("AFTER", milliseconds(after, "after"))
         return self._count("NACK", jobs, *options)
 
@@ -260,33 +319,33 @@ class ClusterClient(Looking):
         return self._count("DELJOB", jobs)
 
     def working(self, job: JobOrId) -> int:
-        """Still at it: put the next delivery off by the job's retry time, which is given in seconds."""
+        """Postpone the next delivery of a job by its retry time, which is returned in seconds."""
         request = Request(("WORKING", requests.id_of(job)))
-        reply: int = self._ask(request, self._home(job), only_there=False)
+        reply: int = (self._execute(request, self._home(job), is_required=False))[1]
         return reply
 
     def _count(self, name: str, jobs: tuple[JobOrId, ...], *options: Word) -> int:
-        """Send ids to the nodes that gave the jobs, if they can be reached; the sum of the replies."""
+        """Send ids to the nodes that gave the jobs, if they can be reached. Return the sum of the replies."""
         ids_by_node: dict[str | None, list[str]] = {}
         for job in jobs:
             ids_by_node.setdefault(self._home(job), []).append(requests.id_of(job))
         total = 0
         for node, ids in ids_by_node.items():
-            total += self._ask(Request((name, *options, *ids)), node, only_there=False)
+            total += (self._execute(Request((name, *options, *ids)), node, is_required=False))[1]
         return total
 
     # Leases
 
     def ack_lease(self, *jobs: Job) -> list[LeaseOutcome]:
-        """The jobs are done; one that is no longer yours is left alone. What became of each."""
+        """Acknowledge leased jobs; one whose lease is over is not changed. Return the outcome of each."""
         return self._leased(("ACKLEASE",), jobs)
 
     def nack_lease(self, *jobs: Job, after: float = 0.0) -> list[LeaseOutcome]:
-        """Give jobs back as failed, to be delivered again at once or `after` so long."""
+        """Return failed jobs to their queue, to be delivered again at once or `after` that many seconds."""
         return self._leased(("NACKLEASE", milliseconds(after, "after")), jobs)
 
     def release(self, *jobs: Job) -> list[LeaseOutcome]:
-        """Give jobs back that were not begun: queued again as if nobody had fetched them, and nothing is counted.
+        """Return jobs that were not begun to their queue, as if nobody had fetched them: no delivery is counted.
 
         A node that can't do this counts them as nacks.
         """
@@ -298,7 +357,7 @@ class ClusterClient(Looking):
             return self.nack_lease(*jobs)
 
     def extend(self, *jobs: Job, lease: float) -> list[LeaseOutcome]:
-        """Make leases last so long from now."""
+        """Let leases end `lease` seconds from now."""
         outcomes = self._leased(("EXTEND", milliseconds(lease, "lease")), jobs)
         deadline = self._router.settings.clock() + lease
         for job, outcome in zip(jobs, outcomes, strict=True):
@@ -317,7 +376,7 @@ class ClusterClient(Looking):
         problem: PenstockError | None = None
         for node, words in words_by_node.items():
             try:
-                replies[node] = list(reversed(self._ask(Request((*head, *words)), node)))
+                replies[node] = list(reversed((self._execute(Request((*head, *words)), node))[1]))
             except PenstockError as error:
                 problem = problem or error
         if problem is not None:
@@ -335,16 +394,13 @@ class ClusterClient(Looking):
         lease: float = LEASE_SECONDS,
         node: str | None = None,
     ) -> Claim:
-        """Lease up to `count` jobs under a key. The same key gives the same jobs again, with a fresh lease.
+        """Lease up to `count` jobs under a key. The same key returns the same jobs again, with a fresh lease.
 
-        One node holds a claim. This client remembers which; another one is told by `node`.
+        One node holds a claim. This client remembers which; another one needs `node`.
         """
         names = requests.queue_names(queues)
         words = ("CLAIM", key, "COUNT", count, "LEASE", milliseconds(lease, "lease"), "FROM", *names)
-        holder = node or self._claims.get(_key(key))
-        route, (reply,) = self._run(Request(words), holder)
-        if isinstance(reply, ReplyError):
-            raise refined(reply)
+        route, reply = self._execute(Request(words), node or self._claims.get(_key(key)))
         jobs = claimed_jobs(reply, route.id)
         self._router.fetched(route, jobs, lease)
         if jobs:
@@ -354,26 +410,101 @@ class ClusterClient(Looking):
         return Claim(key, route.id, jobs)
 
     def ack_claim(self, claim: Claim | str | bytes, *, node: str | None = None) -> int:
-        """All jobs of a claim are done, and it ends. How many they were."""
+        """Acknowledge all jobs of a claim, and end it. Return how many they were."""
         reply = self._claimed("ACKCLAIM", claim, node)
         self._claims.pop(_key(claim), None)
         return reply
 
     def nack_claim(self, claim: Claim | str | bytes, *, after: float = 0.0, node: str | None = None) -> int:
-        """Give all jobs of a claim back, at once or `after` so long, and end it. How many they were."""
+        """Return all jobs of a claim to their queues, at once or `after` that many seconds, and end it.
+
+        Return how many they were.
+        """
         reply = self._claimed("NACKCLAIM", claim, node, milliseconds(after, "after"))
         self._claims.pop(_key(claim), None)
         return reply
 
     def extend_claim(self, claim: Claim | str | bytes, *, lease: float, node: str | None = None) -> int:
-        """Make the leases of a claim last so long from now. How many they are."""
+        """Let the leases of a claim end `lease` seconds from now. Return how many they are."""
         return self._claimed("EXTENDCLAIM", claim, node, milliseconds(lease, "lease"))
 
     def _claimed(self, name: str, claim: Claim | str | bytes, node: str | None, *rest: Word) -> int:
         key = _key(claim)
         holder = node or (claim.node if isinstance(claim, Claim) else self._claims.get(key))
-        reply: int = self._ask(Request((name, key, *rest)), holder)
+        reply: int = (self._execute(Request((name, key, *rest)), holder))[1]
         return reply
+
+    # What a node knows: its queues, its jobs, and itself
+
+    def show(self, job: JobOrId) -> JobDetails | None:
+        """Return all that the node knows of a job; None if it doesn't know it."""
+        request = Request(("SHOW", requests.id_of(job)))
+        _, reply = self._execute(request, self._home(job), is_required=False)
+        return None if reply is None else job_details(reply)
+
+    def peek(self, queue: QueueName, count: int = 1) -> list[Job]:
+        """Return waiting jobs without taking them: oldest first, newest first for a negative count."""
+        route, reply = self._execute(Request(("QPEEK", queue, count)))
+        return jobs_of(reply, route.id)
+
+    def qlen(self, queue: QueueName) -> int:
+        """Return how many jobs wait in the node's part of a queue."""
+        reply: int = (self._execute(Request(("QLEN", queue))))[1]
+        return reply
+
+    def qstat(self, queue: QueueName) -> QueueDetails | None:
+        """Return all that the node knows of a queue; None if it doesn't know it."""
+        _, reply = self._execute(Request(("QSTAT", queue)))
+        return None if reply is None else queue_details(reply)
+
+    def pause(self, queue: QueueName, state: str = "state", *, broadcast: bool = False) -> str:
+        """Pause a queue: in, out, all or none. Return the state after it."""
+        options = ("BCAST",) if broadcast else ()
+        return text((self._execute(Request(("PAUSE", queue, state, *options))))[1])
+
+    def queues(self, *, minlen: int | None = None, maxlen: int | None = None) -> Iterator[QueueName]:
+        """Iterate over the names of the node's queues; a name may come twice."""
+        options: list[Word] = []
+        for option, value in (("MINLEN", minlen), ("MAXLEN", maxlen)):
+            options += [option, value] if value is not None else []
+        for page in self._scan("QSCAN", options):
+            for name in page:
+                yield queue_name(name)
+
+    def jobs(self, *, queue: QueueName | None = None, states: Iterable[str] = ()) -> Iterator[JobDetails]:
+        """Iterate over the node's jobs, of one queue or in some states, with all that it knows of each."""
+        for page in self._scan("JSCAN", [*_job_options(queue, states), "REPLY", "all"]):
+            for row in page:
+                yield job_details(row)
+
+    def job_ids(self, *, queue: QueueName | None = None, states: Iterable[str] = ()) -> Iterator[str]:
+        """Iterate over the ids of the node's jobs, of one queue or in some states."""
+        for page in self._scan("JSCAN", _job_options(queue, states)):
+            for job_id in page:
+                yield text(job_id)
+
+    def _scan(self, name: str, options: list[Word]) -> Iterator[list[Any]]:
+        """Iterate over the pages of a scan, all from the same node: no other one knows the cursor."""
+        cursor: Word = 0
+        node: str | None = None
+        while True:
+            route, reply = self._execute(Request((name, cursor, *options)), node)
+            node = route.id
+            cursor, page = reply
+            yield page
+            if cursor == b"0":
+                return
+
+    def info(self, section: str | None = None) -> dict[str, str]:
+        """Return facts and counters of the node."""
+        return info_of((self._execute(Request(("INFO", *([section] if section else [])))))[1])
+
+    def hello(self) -> Hello:
+        """Return the nodes of the cluster, as the node sees them now."""
+        route, reply = self._execute(Request(("HELLO",)))
+        hello = hello_of(reply)
+        self._router.members.learn(hello, route.address)
+        return hello
 
 
 def _key(claim: Claim | str | bytes) -> bytes:
@@ -382,8 +513,15 @@ def _key(claim: Claim | str | bytes) -> bytes:
 
 
 def _raise(problem: PenstockError, ids: list[str | None]) -> NoReturn:
-    """Many adds failed, maybe after some that didn't."""
+    """Raise the error of many adds: another one if some jobs were added."""
     added = sum(job_id is not None for job_id in ids)
     if not added:
         raise problem
     raise PartlyAdded(f"{added} of {len(ids)} jobs were added. {problem}", ids) from problem
+
+
+def _job_options(queue: QueueName | None, states: Iterable[str]) -> list[Word]:
+    options: list[Word] = [] if queue is None else ["QUEUE", queue]
+    for state in states:
+        options += ["STATE", state]
+    return options

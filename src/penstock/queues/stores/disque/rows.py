@@ -1,8 +1,8 @@
-"""Jobs of a node as columns, from the rows of JSCAN REPLY compact. Here a look at a million jobs spends its time.
+"""Jobs of a node as columns, from the rows of JSCAN REPLY compact. A scan of a million jobs spends its time here.
 
 A row has 12 fields: id, queue, state, body, time of creation (ns), ttl, delay (s), retry, copies, nacks, additional
 deliveries, and in how many milliseconds the job is queued again. States are words of ours: queued, scheduled, reserved.
-Most jobs were never given back and have no headers, so that a whole page is often alike, and is told so.
+Most jobs were never returned and have no headers, so that a column often has one value for a whole page: `Same`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from penstock.client.values import JobDetails, queue_name
 from penstock.codec import MARK
 from penstock.job import JobState
 from penstock.queues.scan import Column, Same
-from penstock.queues.stores.disque.jobs import opened
+from penstock.queues.stores.disque.jobs import unframed
 
 Row = Sequence[Any]
 
@@ -24,7 +24,7 @@ _MS = 1000
 
 
 def row_of(details: JobDetails, state: JobState) -> Row:
-    """The row of a job that SHOW told of, in a state that it does not know."""
+    """Return the row of a job that SHOW replied, in a state that is known otherwise."""
     name = details.queue or ""
     return (
         details.id.encode(),
@@ -43,16 +43,16 @@ def row_of(details: JobDetails, state: JobState) -> Row:
 
 
 def columns_of_rows(rows: Sequence[Row], node: str, now_ms: int) -> dict[str, Column]:
-    """The columns of jobs that a node showed."""
+    """Return the columns of jobs that a node showed."""
     if not rows:
         return {}
     ids, queues, states, bodies, created_ns, _, delays, _, _, nacks, deliveries, requeues = zip(*rows, strict=True)
     created_ms = [time_ns // _NS_PER_MS for time_ns in created_ns]
     columns: dict[str, Column] = {
         "id": [job_id.decode() for job_id in ids],
-        "queue": _alike(queues, queue_name),
+        "queue": _few_values(queues, queue_name),
         "created_ms": created_ms,
-        "state": _alike(states, STATES.__getitem__),
+        "state": _few_values(states, STATES.__getitem__),
         "nacks": nacks if any(nacks) else Same(0),
         "additional_deliveries": deliveries if any(deliveries) else Same(0),
         "node": Same(node),
@@ -64,12 +64,12 @@ def columns_of_rows(rows: Sequence[Row], node: str, now_ms: int) -> dict[str, Co
         columns["tries"] = [one + other for one, other in zip(nacks, deliveries, strict=True)]
     columns["mature_ms"] = _matures(states, created_ms, delays, requeues, now_ms)
     if True in [body.startswith(MARK) for body in bodies]:
-        _open(columns)
+        _unframe(columns)
     return columns
 
 
-def _alike(values: Sequence[bytes], read: Any) -> Column:
-    """A column that mostly has one value."""
+def _few_values(values: Sequence[bytes], read: Any) -> Column:
+    """Return a column that mostly has one value."""
     different = set(values)
     if len(different) == 1:
         return Same(read(values[0]))
@@ -84,7 +84,7 @@ def _matures(
     requeues: Sequence[int | None],
     now_ms: int,
 ) -> Column:
-    """When each job was ready, or will be; None if it never will."""
+    """Return when each job was ready, or will be; None if it never will."""
     ready = WORDS[JobState.READY]
     if not any(delays) and set(states) == {ready}:
         return created_ms
@@ -94,9 +94,9 @@ def _matures(
     ]
 
 
-def _open(columns: dict[str, Column]) -> None:
-    """Take headers, and the tries and time of a push, off the bodies that have them."""
-    bodies, headers, before, pushed_ms = zip(*[opened(body) for body in columns["body"]], strict=True)
+def _unframe(columns: dict[str, Column]) -> None:
+    """Move headers, and the tries and time of a push, out of the bodies that have them."""
+    bodies, headers, before, pushed_ms = zip(*[unframed(body) for body in columns["body"]], strict=True)
     columns["body"], columns["headers"] = bodies, headers
     if any(before):
         tries = columns["tries"]
@@ -110,13 +110,13 @@ def _open(columns: dict[str, Column]) -> None:
 
 
 def of_queues(rows: Sequence[Row], queues: Sequence[str]) -> Sequence[Row]:
-    """Those rows that are of these queues, where the node was not asked for one of them."""
+    """Return the rows of these queues, where the node was not asked for one of them."""
     names = {queue.encode() for queue in queues}
     return [row for row in rows if row[_QUEUE] in names]
 
 
 def delayed(rows: Sequence[Row], now_ms: int) -> list[str]:
-    """The ids of jobs that wait for their first time: of these, each node that holds one says so."""
+    """Return the ids of jobs that wait for their first delivery: each node that holds one shows it."""
     word = WORDS[JobState.SCHEDULED]
     return [
         row[0].decode()

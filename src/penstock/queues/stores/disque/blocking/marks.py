@@ -1,48 +1,46 @@
 # Written by scripts/blocking from ../aio/marks.py: change that, then run `make blocking`.
-"""Jobs by their marks, on nodes of the original Disque: for who keeps account of reserved jobs, as Spark's log does.
+"""Jobs by their marks, on nodes of the original Disque: for callers that keep account of reserved jobs, as Spark's log.
 
-An original knows no claims. What it can do is to show a job by its id (SHOW), to let its retry time begin anew
-(WORKING), and to end it, whoever asks (ACKJOB). Who has a job it doesn't tell. But the counters do: they grow each time
-that a job goes back to its queue. A job whose counters are as they were when it was reserved is still its holder's; one
-that has gone back once, and waits, has been nobody else's and can be taken out of its queue again (DEQUEUE).
+An original node has no claims. It can show a job by its id (SHOW), restart its retry time (WORKING), and acknowledge it
+for any client (ACKJOB). It doesn't tell who has a job. But the counters do: they grow each time that a job goes back to
+its queue. A job whose counters are as they were when it was reserved is still its holder's; one that has gone back
+once, and waits, has not been delivered since, and can be taken out of its queue again (DEQUEUE).
 
-A node that is away is passed over: others that hold the job may answer for it.
+A node that can't be reached is left out: others that hold the job may answer for it.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.client.blocking import ClusterClient
 from penstock.client.values import Job, JobDetails
 from penstock.errors import ConnectionLost
 from penstock.job import Mark, StoredJob
-from penstock.queues.stores.disque.blocking.survey import DisqueSurvey
-from penstock.queues.stores.disque.jobs import taken
+from penstock.queues.stores.disque.blocking.link import Link
+from penstock.queues.stores.disque.blocking.nodes import Nodes
+from penstock.queues.stores.disque.jobs import fetched_jobs
 
 _NEVER_MS = 2**62  # the end of a lease, where only the retry time of the job ends it
 
 
-class DisqueMarks(DisqueSurvey):
-    """`reserved`, `regain`, `keep` and `end`."""
+class Marks:
+    """`reserved`, `regain`, `keep` and `end` of the driver."""
 
-    has_marks: ClassVar[bool] = True
-
-    @property
-    def delays_by_id(self) -> bool:
-        return self._is_ours  # Disque's NACK has no delay
+    def __init__(self, link: Link, nodes: Nodes, batch_max: int) -> None:
+        self._link, self._nodes, self._batch_max = link, nodes, batch_max
 
     def regain(self, queue: str, marks: Sequence[Mark]) -> list[StoredJob]:
         found: dict[str, StoredJob] = {}
-        with self._clients.borrow() as client:
-            views = (self._nodes(client)).views
+        with self._link.client() as client:
+            views = (self._nodes.find(client)).views
             known = [
                 (node, details)
                 for node, view in views.items()
-                for details in self._known_in_parts(view, queue, [mark.id for mark in marks])
+                for details in self._details(view, queue, [mark.id for mark in marks])
             ]
             ended = {details.id for _, details in known if details.state == "acked"}
             by_id = {mark.id: mark for mark in marks if mark.id not in ended}
-            # Where a job waits it must be taken out before anything else is done: so those nodes come first.
+            # A job that waits must be taken out of its queue before anything else: so those nodes come first.
             for state in ("queued", "active"):
                 for node, view in views.items():
                     mine = [
@@ -50,81 +48,83 @@ class DisqueMarks(DisqueSurvey):
                         for at, details in known
                         if at == node and details.state == state and details.id not in found and details.id in by_id
                     ]
-                    held = [details for details in mine if _is_still(by_id[details.id], details)]
-                    for details in self._held_again(view, held):
-                        found[details.id] = _taken(details, node)
+                    unchanged = [details for details in mine if _is_unchanged(by_id[details.id], details)]
+                    for details in self._take_again(view, unchanged):
+                        found[details.id] = _reserved_job(details, node)
         return [found[mark.id] for mark in marks if mark.id in found]
 
-    def _known_in_parts(self, view: ClusterClient, queue: str, ids: Sequence[str]) -> list[JobDetails]:
+    def _details(self, view: ClusterClient, queue: str, ids: Sequence[str]) -> list[JobDetails]:
         found: list[JobDetails] = []
-        for begin in range(0, len(ids), self.batch_max):
-            found += self._known(view, queue, ids[begin : begin + self.batch_max])
+        for some in self._batches(ids):
+            found += self._nodes.details(view, queue, some)
         return found
 
-    def _held_again(self, view: ClusterClient, jobs: Sequence[JobDetails]) -> list[JobDetails]:
-        """Those of the jobs that this caller has now."""
-        free = set(self._dequeued(view, [one.id for one in jobs if one.state == "queued"]))
+    def _batches(self, ids: Sequence[str]) -> Iterable[Sequence[str]]:
+        return [ids[begin : begin + self._batch_max] for begin in range(0, len(ids), self._batch_max)]
+
+    def _take_again(self, view: ClusterClient, jobs: Sequence[JobDetails]) -> list[JobDetails]:
+        """Return those of the jobs that this caller has now."""
+        free = set(self._nodes.dequeue(view, [one.id for one in jobs if one.state == "queued"]))
         held = [one for one in jobs if one.state == "active" or one.id in free]
         view.call_many([("WORKING", one.id) for one in held])
         return held
 
     def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
-        """Those that a node shows as active, and that don't wait for their time: their tokens are good by id alone."""
+        """Return those that a node shows as active, and that don't wait for their time. Their tokens have no number."""
         found: dict[str, StoredJob] = {}
-        with self._clients.borrow() as client:
-            now_ms = self._time_ms(client)
+        with self._link.client() as client:
+            now_ms = self._nodes.time_ms(client)
             known = []
-            for node, view in (self._nodes(client)).views.items():
-                details = self._known_in_parts(view, queue, ids)
+            for node, view in (self._nodes.find(client)).views.items():
+                details = self._details(view, queue, ids)
                 active = [one for one in details if one.state == "active"]
-                waiting = self._scheduled(view, queue, active, now_ms)
+                waiting = self._nodes.scheduled(view, queue, active, now_ms)
                 known += [(node, one, one.id in waiting) for one in details]
             # What one node has queued or ended is not reserved, whatever others know of it yet.
             free = {one.id for _, one, is_waiting in known if is_waiting or one.state in {"queued", "acked"}}
             for node, one, _ in known:
                 if one.state == "active" and one.id not in free:
-                    found.setdefault(one.id, _taken(one, node))
+                    found.setdefault(one.id, _reserved_job(one, node))
         return [found.get(job_id) for job_id in ids]
 
-    def keep(self, queue: str, marks: Sequence[Mark]) -> float | None:
+    def keep(self, marks: Sequence[Mark]) -> float | None:
         retries: list[int] = []
-        with self._clients.borrow() as client:
+        with self._link.client() as client:
             for node, ids in _by_node(marks).items():
-                for begin in range(0, len(ids), self.batch_max):
-                    retries += self._working(client, node, ids[begin : begin + self.batch_max])
+                for some in self._batches(ids):
+                    retries += self._working(client, node, some)
         return min((float(retry) for retry in retries if retry), default=None)
 
     def _working(self, client: ClusterClient, node: str | None, ids: Sequence[str]) -> list[int]:
-        """The retry times of those jobs that were put off."""
+        """Restart the retry times of jobs, and return those of the jobs that are known."""
         commands = [("WORKING", job_id) for job_id in ids]
         try:
-            return _numbers(client.asking(node=node, patient=False).call_many(commands))
+            return _numbers(client.at(node).without_retry().call_many(commands))
         except ConnectionLost:
-            views = (self._nodes(client)).views.values()
+            views = self._nodes.views(client)
             return [number for view in views for number in _numbers(view.call_many(commands))]
 
-    def end(self, queue: str, marks: Sequence[Mark]) -> int:
+    def end(self, marks: Sequence[Mark]) -> int:
         ended = 0
-        with self._clients.borrow() as client:
+        with self._link.client() as client:
             for node, ids in _by_node(marks).items():
-                for begin in range(0, len(ids), self.batch_max):
-                    words = ("ACKJOB", *ids[begin : begin + self.batch_max])
+                for some in self._batches(ids):
                     try:
-                        ended += client.asking(node=node, patient=False).call(*words)
+                        ended += client.at(node).without_retry().call("ACKJOB", *some)
                     except ConnectionLost:
-                        ended += client.call(*words)  # any node takes it, and passes it on
+                        ended += client.call("ACKJOB", *some)  # any node takes it, and passes it on
         return ended
 
 
-def _is_still(mark: Mark, details: JobDetails) -> bool:
-    """Whether nobody has had a job since it was marked."""
+def _is_unchanged(mark: Mark, details: JobDetails) -> bool:
+    """Whether a job was not delivered since it was marked."""
     if mark.nacks is None or mark.additional_deliveries is None:
         return True
     returns = details.additional_deliveries - mark.additional_deliveries
     return details.nacks == mark.nacks and returns <= (details.state == "queued")
 
 
-def _taken(details: JobDetails, node: str) -> StoredJob:
+def _reserved_job(details: JobDetails, node: str) -> StoredJob:
     job = Job(
         details.queue or "",
         details.id,
@@ -134,7 +134,7 @@ def _taken(details: JobDetails, node: str) -> StoredJob:
         created_ns=details.created_ns,
         tries=details.tries,
     )
-    (stored,) = taken([job], node, _NEVER_MS)
+    (stored,) = fetched_jobs([job], node, _NEVER_MS)
     return stored
 
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.replies import DEPTH_MAX, NOTHING, Decoder, Pairs, Status
 from penstock.errors import BadReply, ReplyError
+from penstock.wire.reply_reader import DEPTH_MAX, NOTHING, Pairs, ReplyReader, Status
 
 
 def decoded(data: bytes) -> object:
-    decoder = Decoder()
+    decoder = ReplyReader()
     decoder.feed(data)
     value = decoder.gets()
     assert decoder.gets() is NOTHING
@@ -54,7 +54,7 @@ def test_an_error_is_a_value(data: bytes) -> None:
 @given(st.lists(st.integers(min_value=1, max_value=60)))
 def test_how_the_bytes_were_cut_does_not_matter(cuts: list[int]) -> None:
     stream = b"*3\r\n$5\r\na\r\nbc\r\n%1\r\n+k\r\n*2\r\n:1\r\n$-1\r\n-ERR x\r\n+next\r\n:12\r\n"
-    decoder, values = Decoder(), []
+    decoder, values = ReplyReader(), []
     pieces = []
     for cut in cuts:
         pieces.append(stream[:cut])
@@ -73,7 +73,7 @@ def test_what_is_no_reply_is_refused(data: bytes) -> None:
 
 
 def test_a_line_that_never_ends_is_refused() -> None:
-    decoder = Decoder()
+    decoder = ReplyReader()
     decoder.feed(b"+" + b"x" * 200_000)
     with pytest.raises(BadReply):
         decoder.gets()

@@ -1,11 +1,10 @@
-"""A pure decoder of RESP replies that keeps what hiredis forgets: whether a text was a status or a bulk
+"""Replies from bytes: a reader in plain Python that keeps what hiredis drops, whether a text was a simple or a bulk
 string.
 
-`+OK` and `$2 OK` are one and the same to a program, but a person at the command line wants to see `OK` and
-`"OK"`. So only the command line pays for this decoder; everything else reads through hiredis. It has the same
-two methods (`feed`, `gets`), so that `Connection` takes either. It keeps its place between calls: a reply
-that arrives in a thousand pieces is walked over once. RESP3 types are understood, for people who type `HELLO
-3`.
+`+OK` and `$2 OK` are the same to a program, but a person at the command line wants to see `OK` and `"OK"`. So only the
+command line uses this reader, which is slower; everything else reads through hiredis. It has the same two methods
+(`feed`, `gets`), so that a connection takes either. It keeps its position between calls: a reply that arrives in a
+thousand pieces is parsed once. RESP3 types are read, too, for people who type `HELLO 3`.
 """
 
 from penstock.errors import BadReply, ReplyError
@@ -21,7 +20,7 @@ class Nothing:
 
 NOTHING = Nothing()
 
-# A header (`*3`, `:17`, `+OK`) longer than this is no reply of a node: the longest are error texts, which
+# A header (`*3`, `:17`, `+OK`) longer than this is not from a node: the longest are error texts, which
 # quote at most one inline request of 64 KB. Without it a peer that never ends its line would take all memory.
 HEADER_BYTES_MAX = 128 * 1024
 # Deeper nesting than any reply has, as a guard for the recursive formatters.
@@ -49,7 +48,7 @@ class Pairs(list[tuple[object, object]]):
     """A RESP3 map. Its keys may be of any type, so it is a list of pairs in the order they came."""
 
 
-class Decoder:
+class ReplyReader:
     """Bytes in; int, bytes, Status, None, list, ReplyError out; of RESP3 also bool, float, Pairs."""
 
     def __init__(self) -> None:
@@ -65,7 +64,7 @@ class Decoder:
         self._buffer += data
 
     def gets(self) -> object:
-        """The next whole reply, or NOTHING."""
+        """Return the next whole reply, or NOTHING."""
         while True:
             value = self._scalar_or_frame()
             if value is NOTHING:

@@ -1,4 +1,4 @@
-"""The manner in which a client asks: of one node only, without patience, several commands in one go."""
+"""The same client with other rules: one node only, without retries; and several commands in one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import Job, Lease
 from penstock.errors import ReplyError, Unreachable
-from tests.unit.client.nodes import FakeNode, cluster, run
+from tests.unit.client.nodes import AsIfAsync, FakeNode, cluster, run
 
 Open = Callable[..., Any]
 ID = "D-aaaaaaaa-000000000000000000000001-05a1"
@@ -22,10 +22,10 @@ def test_one_node_may_be_asked_for_everything(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address) as client:
             for number, node in enumerate((a, b), 1):
-                view = await asked(client, node=node.id)
-                assert await view.qlen("q") == number
-                assert [name async for name in view.queues()] == [node.id[0]]
-                assert await view.ack(ID) == number
+                only = view(client, node.id)
+                assert await only.qlen("q") == number
+                assert [name async for name in only.queues()] == [node.id[0]]
+                assert await only.ack(ID) == number
             assert await client.qlen("q") == 1
         assert [words[0] for words in b.asked()] == ["QLEN", "QSCAN", "ACKJOB"]
 
@@ -35,25 +35,27 @@ def test_one_node_may_be_asked_for_everything(open_client: Open) -> None:
         run(scenario())
 
 
-async def asked(client: Any, **manner: Any) -> Any:
-    """A client that asks in this manner, of either form."""
-    if not hasattr(client, "_client"):
-        return client.asking(**manner)
-    return type(client)(client._client.asking(**manner))
+def view(client: Any, node: str | None = None, *, retries: bool = True) -> Any:
+    """A client with other rules, of either form."""
+    plain = getattr(client, "_client", client) if type(client) is AsIfAsync else client
+    other = plain.at(node)
+    if not retries:
+        other = other.without_retry()
+    return other if plain is client else AsIfAsync(other)
 
 
-def test_a_node_that_can_not_be_reached_is_told_at_once_to_who_has_no_patience(open_client: Open) -> None:
+def test_a_node_that_can_not_be_reached_raises_at_once_without_retry(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address, timeout=60) as client:
             await client.qlen("q")
             b.down()
-            hasty = await asked(client, node=b.id, patient=False)
+            hasty = view(client, b.id, retries=False)
             began = time.monotonic()
-            with pytest.raises(Unreachable, match=r"No node took QLEN\. Could not connect"):
+            with pytest.raises(Unreachable, match=r"No node executed QLEN\. Could not connect"):
                 await hasty.qlen("q")
             a.down()
-            hasty = await asked(client, patient=False)
-            with pytest.raises(Unreachable, match=r"No node took QLEN\. "):
+            hasty = view(client, retries=False)
+            with pytest.raises(Unreachable, match=r"No node executed QLEN\. "):
                 await hasty.qlen("q")
             assert time.monotonic() - began < 60
 
@@ -62,10 +64,10 @@ def test_a_node_that_can_not_be_reached_is_told_at_once_to_who_has_no_patience(o
         run(scenario())
 
 
-def test_who_has_no_patience_tries_every_node_once(open_client: Open) -> None:
+def test_without_retry_every_node_is_tried_once(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client([a.address, b.address]) as client:
-            hasty = await asked(client, patient=False)
+            hasty = view(client, retries=False)
             assert await hasty.qlen("q") == 2
 
     with FakeNode("a", HELLO=None) as a, FakeNode("b", QLEN=b":2\r\n") as b:
@@ -127,3 +129,8 @@ def test_jobs_for_a_caller_that_is_gone_are_released_without_a_word_if_the_node_
         a.answers["NACKLEASE"] = b"*1\r\n+STALE\r\n"
         run(scenario())
     assert not caplog.records
+
+
+def test_the_old_name_of_a_view_says_the_new_ones(open_client: Open) -> None:
+    with pytest.raises(AttributeError, match=r"asking\(node=\.\.\.\) is now at\(node\)"):
+        getattr(open_client("127.0.0.1:1"), "asking")  # noqa: B009 - the type checker knows that it is gone

@@ -1,0 +1,241 @@
+# Written by scripts/blocking from ../aio/scan.py: change that, then run `make blocking`.
+"""Reads jobs of a cluster without taking them: pages of one queue (`peek`), and scans of whole queues.
+
+A scan has one part for each node, which goes through its own jobs once (JSCAN) and shows each in the state that it has
+at that moment. Of a job that is on several nodes, one shows it:
+
+    ready       the node in whose queue it is
+    reserved    the node that gave it to a worker
+    scheduled   where it was returned with a delay; before its first delivery the node that created it, and if that
+                can't be reached, or has handed it on, the first by id of those which can be, and have it
+
+Limits: a job that goes to another node during the scan may be shown twice, or not at all. In a partition of the cluster
+two nodes may each have queued a job, and then both show it. What only a node holds that could not be reached when the
+parts were made is not shown. A node that is lost later makes the scan fail. An original node shows no reserved jobs.
+
+A page costs its node time, in which it answers nobody else. So the first pages are small, and they grow while they are
+answered quickly.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.client.blocking import ClusterClient
+from penstock.client.values import JobDetails, job_details
+from penstock.job import JobState, StoredJob
+from penstock.queues.blocking.driver import Page
+from penstock.queues.scan import NOTHING, Part, Rows, Wanted
+from penstock.queues.stores.disque.blocking.link import Link
+from penstock.queues.stores.disque.blocking.nodes import PAGE_COUNT, Nodes
+from penstock.queues.stores.disque.jobs import is_before_its_time, is_created_by, stored_job
+from penstock.queues.stores.disque.rows import Row, columns_of_rows, delayed, of_queues, row_of
+
+# Ready jobs that are shown in order, since each page costs as much as all before it. Others come as a scan finds them.
+ORDERED_MAX = 10_000
+PAGE_S = 0.04  # the longest time for a page, as it is seen here: the node's own share of it is about a half
+
+
+class _Step(NamedTuple):
+    """A state at a node."""
+
+    state: JobState
+    node: str
+    view: ClusterClient
+
+
+class _Position(NamedTuple):
+    """The position of a peek: as a text, the cursor of a page."""
+
+    step: int
+    scan: int = 0
+    seen: int = 0  # ready jobs that were on the pages before
+    last: str = ""  # the last of them, by time of creation and id
+
+    @classmethod
+    def read(cls, cursor: str) -> "_Position":
+        step, scan, seen, last = cursor.split(" ", 3)
+        return cls(int(step), int(scan), int(seen), last)
+
+    def __str__(self) -> str:
+        return f"{self.step} {self.scan} {self.seen} {self.last}"
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the next page is of ready jobs in order."""
+        return self.step == 0 and self.scan == 0 and self.seen < ORDERED_MAX
+
+
+class Scan:
+    """`peek`, `parts` and `look` of the driver."""
+
+    def __init__(self, link: Link, nodes: Nodes) -> None:
+        self._link, self._nodes = link, nodes
+
+    # Pages of one queue
+
+    def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None) -> Page:
+        with self._link.client() as client:
+            views = (self._nodes.find(client)).views
+            now_ms = self._nodes.time_ms(client)
+            steps = [
+                _Step(one, node, view)
+                for one in self._nodes.state_words
+                if state in (None, one)
+                for node, view in views.items()
+            ]
+            jobs: list[StoredJob] = []
+            position = _Position(0) if cursor is None else _Position.read(cursor)
+            if state in (None, JobState.READY) and position.is_in_order:
+                jobs, position = self._page_in_order(views, queue, count, position, now_ms)
+            while position.step < len(steps) and len(jobs) < count:
+                found, position = self._page_of_step(steps, position, queue, views, now_ms)
+                jobs += found
+        if position.step < len(steps):
+            return Page(jobs, str(position))
+        if cursor is None:  # all there are: so they can be put in order
+            jobs.sort(key=lambda job: 0 if job.state is JobState.READY else job.mature_ms or 0)
+        return Page(jobs, None)
+
+    def _page_in_order(
+        self, views: dict[str, ClusterClient], queue: str, count: int, position: _Position, now_ms: int
+    ) -> tuple[list[StoredJob], _Position]:
+        """Return the next ready jobs, oldest first; QPEEK begins at the front each time."""
+        rows: list[tuple[str, StoredJob]] = []
+        is_all = True
+        for node, view in views.items():
+            wanted = position.seen + count + 1
+            ids = [job.id for job in view.peek(queue, wanted)]
+            is_all = is_all and len(ids) < wanted
+            seen = position.seen
+            if seen and len(views) == 1 and len(ids) >= seen and position.last.endswith(ids[seen - 1]):
+                ids = ids[seen:]  # nothing has gone meanwhile
+            for reply in view.call_many([("SHOW", job_id) for job_id in ids]):
+                if isinstance(reply, list):  # it may be gone by now
+                    details = job_details(reply)
+                    rows.append((_rank(details), stored_job(details, JobState.READY, node, now_ms)))
+        rows = sorted([row for row in rows if row[0] > position.last], key=lambda row: row[0])
+        page = rows[:count]
+        jobs = [job for _, job in page]
+        if is_all and len(page) == len(rows):
+            return jobs, _Position(len(views))  # after the steps for ready jobs
+        last = page[-1][0] if page else position.last
+        return jobs, position._replace(seen=position.seen + len(page), last=last)
+
+    def _page_of_step(
+        self, steps: list[_Step], position: _Position, queue: str, views: dict[str, ClusterClient], now_ms: int
+    ) -> tuple[list[StoredJob], _Position]:
+        """Return the next page of a scan."""
+        state, node, view = steps[position.step]
+        options = ("COUNT", PAGE_COUNT, "QUEUE", queue, "STATE", self._nodes.state_words[state], "REPLY", "all")
+        cursor, rows = view.call("JSCAN", position.scan, *options)
+        found = [job_details(row) for row in rows]
+        if state is JobState.READY:
+            found = [details for details in found if _rank(details) > position.last]
+        elif state is JobState.SCHEDULED:
+            found = [details for details in found if self._shows(node, details, views, now_ms)]
+        following = position._replace(scan=int(cursor))
+        if cursor == b"0":
+            following = position._replace(step=position.step + 1, scan=0)
+        return [stored_job(details, state, node, now_ms) for details in found], following
+
+    def _shows(self, node: str, details: JobDetails, views: dict[str, ClusterClient], now_ms: int) -> bool:
+        """Whether this node is the one that shows a scheduled job, of all that hold it."""
+        if not is_before_its_time(details, now_ms):
+            return self._nodes.are_ours
+        creators = [other for other in views if is_created_by(details.id, other)]
+        return node in creators or not creators
+
+    # Whole queues, a part for each node
+
+    def parts(self, queues: Sequence[str]) -> list[Part]:
+        with self._link.client() as client:
+            nodes = list((self._nodes.find(client)).views)
+        # Each part has the ids of all nodes: they decide together which one shows a job.
+        return [Part(tuple(queues), " ".join([node, *nodes])) for node in nodes] if queues else []
+
+    def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None) -> Rows:
+        if not wanted.states:
+            return NOTHING
+        node, *nodes = part.place.split(" ")
+        with self._link.client() as client:
+            view = client.at(node)
+            now_ms = 0 if wanted.states == {JobState.READY} else self._nodes.time_ms(view)
+            found, following = self._rows(view, part, wanted, count, cursor, now_ms)
+            rows = self._without_copies(client, node, nodes, found, now_ms)
+        if not rows:
+            return Rows(0, {}, following)
+        return Rows(len(rows), columns_of_rows(rows, node, now_ms), following)
+
+    def _rows(
+        self, view: ClusterClient, part: Part, wanted: Wanted, count: int, cursor: str | None, now_ms: int
+    ) -> tuple[Sequence[Row], str | None]:
+        """Return the next rows of a part, and its cursor: that of the node, and the size of the next page."""
+        if wanted.ids is not None:
+            return self._rows_by_id(view, part, wanted, now_ms), None
+        scan, size = (0, min(count, PAGE_COUNT)) if cursor is None else map(int, cursor.split(" "))
+        words: list[str | int] = ["JSCAN", scan, "COUNT", size]
+        if len(part.queues) == 1:
+            words += ["QUEUE", part.queues[0]]
+        for state in wanted.states:
+            # Of an original, reserved jobs come as active ones, and are left out by `_rows_of_original`.
+            words += ["STATE", self._nodes.state_words.get(state, "active")]
+        began = time.monotonic()
+        reply, rows = view.call(*words, "REPLY", "compact" if self._nodes.are_ours else "all")
+        took_s = time.monotonic() - began
+        if not self._nodes.are_ours:
+            rows = _rows_of_original([job_details(row) for row in rows], wanted, now_ms)
+        if len(part.queues) > 1:
+            rows = of_queues(rows, part.queues)
+        following = min(count, size * 2) if took_s < PAGE_S / 2 else max(1, size // 2) if took_s > PAGE_S else size
+        return rows, None if reply == b"0" else f"{int(reply)} {following}"
+
+    def _rows_by_id(self, view: ClusterClient, part: Part, wanted: Wanted, now_ms: int) -> list[Row]:
+        """Return the rows of jobs by their ids. An active job may be reserved or scheduled: both are scanned."""
+        rows: list[Row] = []
+        for queue in part.queues:
+            known = self._nodes.details(view, queue, wanted.ids or ())
+            if not self._nodes.are_ours:
+                rows += _rows_of_original(known, wanted, now_ms)
+                continue
+            if JobState.READY in wanted.states:
+                rows += [row_of(one, JobState.READY) for one in known if one.state == "queued"]
+            active = [one for one in known if one.state == "active"]
+            for state in wanted.states - {JobState.READY} if active else ():
+                ids = set(self._nodes.ids(view, queue, state, now_ms))
+                rows += [row_of(one, state) for one in active if one.id in ids]
+        return rows
+
+    @staticmethod
+    def _without_copies(
+        client: ClusterClient, node: str, nodes: Sequence[str], rows: Sequence[Row], now_ms: int
+    ) -> Sequence[Row]:
+        """Return the rows without jobs that another node shows: before its delay is over, each holder has a copy."""
+        before: dict[str, list[str]] = {}
+        for job_id in delayed(rows, now_ms):
+            holders = sorted(nodes, key=lambda other: (not is_created_by(job_id, other), other))
+            for other in holders[: holders.index(node)]:
+                before.setdefault(other, []).append(job_id)
+        elsewhere: set[str] = set()
+        for other, copies in before.items():
+            ids = [job_id for job_id in copies if job_id not in elsewhere]
+            replies = client.at(other).call_many([("SHOW", job_id) for job_id in ids])
+            elsewhere.update(job_id for job_id, reply in zip(ids, replies, strict=True) if isinstance(reply, list))
+        return [row for row in rows if row[0].decode() not in elsewhere] if elsewhere else rows
+
+
+def _rows_of_original(found: Sequence[JobDetails], wanted: Wanted, now_ms: int) -> list[Row]:
+    """Return the rows of jobs whose state an original node knows: queued, or before the end of the delay."""
+    rows = []
+    for details in found:
+        if details.state == "queued" and JobState.READY in wanted.states:
+            rows.append(row_of(details, JobState.READY))
+        elif details.state == "active" and JobState.SCHEDULED in wanted.states:
+            if is_before_its_time(details, now_ms):
+                rows.append(row_of(details, JobState.SCHEDULED))
+    return rows
+
+
+def _rank(details: JobDetails) -> str:
+    """Return the place of a ready job, as a text that sorts."""
+    return f"{details.created_ns:020d}.{details.id}"
