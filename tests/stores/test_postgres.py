@@ -300,7 +300,7 @@ async def test_the_server_keeps_a_limited_number_of_statements(url: str, monkeyp
             queue = store.queue(f"mail{number % 2}")
             await queue.push(number)
             await (await queue.reserve(timeout=PATIENCE)).ack()
-        kept = await store.driver._pool.run("SELECT count(*) FROM pg_prepared_statements")
+        kept = await store._driver._pool.run("SELECT count(*) FROM pg_prepared_statements")
         assert kept[0][0] <= 5
 
 

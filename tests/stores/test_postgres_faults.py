@@ -92,7 +92,7 @@ async def test_an_idle_connection_that_the_server_ends_leaves_the_event_loop_alo
     async with penstock.connect(postgres_database) as store:
         queue = store.queue("mail")
         await queue.push("one")
-        (link,) = store.driver._pool._idle
+        (link,) = store._driver._pool._idle
         selector = asyncio.get_running_loop()._selector
         assert link.pgconn.socket in selector.get_map()
         await in_thread(end_all, admin)

@@ -310,7 +310,7 @@ def test_a_forked_child_has_connections_of_its_own(redis_server: RedisServer) ->
         queue = store.queue(new_name("forked"))
 
         def connection() -> int:
-            return store.driver._link.call(b"CLIENT", b"ID")
+            return store._driver._link.call(b"CLIENT", b"ID")
 
         mine = connection()
         child = os.fork()
