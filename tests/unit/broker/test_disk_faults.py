@@ -288,7 +288,11 @@ def test_nothing_acknowledged_is_lost_whichever_call_of_the_disk_fails(
             if not faults.happened:
                 break
             calls = fail_at
-            assert has_said_so or not lasting, f"call {fail_at} and all after it failed, and the node said nothing"
+            # The last call of a life writes checksums of what is safe already: a start does without them.
+            is_last = faults.calls == fail_at
+            assert has_said_so or not lasting or is_last, (
+                f"all calls from {fail_at} on failed, and the node said nothing"
+            )
         assert calls > 40
 
 
