@@ -1,7 +1,7 @@
 """What is measured of Spark in one round.
 
     Stream     a queue into Parquet by a streaming query, then by a plain loop of reserve, write and ack
-    Million    a million jobs into the broker, a batch read of them, batches off a long queue and off a short one
+    Million    a million jobs into the broker, a batch read of them, batches off a long queue and a short one
     Batches    one query of many small batches, the first ones beside the last ones
 
 Each has a store of its own. What was moved is counted: a wrong answer can't pass for a fast one.

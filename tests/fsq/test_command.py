@@ -117,7 +117,7 @@ def test_each_command_has_help_and_refuses_an_unknown_flag(run: Run, name: str) 
         (("host-dist",), 100, "usage: fsq host-dist"),
         (("push", "a", "b", "c", "d"), 100, "usage: fsq push"),
         (("jsonrpcd",), 100, "usage: fsq jsonrpcd"),
-        (("jsonrpcd", "x"), 100, "no port"),
+        (("jsonrpcd", "x"), 100, "the port must be 0 to 65535"),
         (("show", "mail"), 100, "usage: fsq show"),
         (("redrive", "mail"), 100, "usage: fsq redrive"),
         (("redrive", "--all", "mail", "x"), 100, "usage: fsq redrive"),

@@ -8,7 +8,7 @@ from penstock.cli.fsq.call import PERM, BadValue, Call, UsageError
 
 
 def mode_of(call: Call, status: int) -> int | None:
-    """Give the mode that was asked for; one that can't be ends with this status."""
+    """Return the mode of the flag; an invalid one ends the command with this status."""
     text = call.value("mode")
     if text is None:
         return None

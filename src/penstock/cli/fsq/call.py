@@ -31,15 +31,15 @@ class Call:
     words: list[str]
 
     def has(self, name: str) -> bool:
-        """Tell whether a flag was given."""
+        """Whether a flag was given."""
         return name in self.options
 
     def value(self, name: str) -> str | None:
-        """Give a flag's value, the last one if there are several."""
+        """Return a flag's value, the last one if there are several."""
         return self.options[name][-1] if name in self.options else None
 
     def number(self, name: str, lowest: int = 0) -> int | None:
-        """Give a flag's value as a whole number."""
+        """Return a flag's value as a whole number."""
         text = self.value(name)
         if text is None:
             return None
@@ -48,10 +48,10 @@ class Call:
         return int(text)
 
     def say(self, text: str) -> None:
-        """Tell people something."""
+        """Print a message on standard error."""
         print(f"{self.program}: {text}", file=sys.stderr)
 
     def tell(self, text: str) -> None:
-        """Tell people something if they asked to be told."""
+        """Print a message on standard error, with --verbose."""
         if self.has("verbose"):
             self.say(text)

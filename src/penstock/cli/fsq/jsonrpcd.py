@@ -11,7 +11,7 @@ from penstock.fsq.remote import server
 
 WORKERS = 5
 LOOPBACK = "127.0.0.1"
-TOKEN_LETTERS_MIN = 16  # what nobody guesses over a network
+TOKEN_LETTERS_MIN = 16  # long enough that it can't be guessed over a network
 BODY_BYTES_LIMIT = 1 << 30
 
 
@@ -22,7 +22,7 @@ def jsonrpcd(call: Call) -> int:
     host = call.words[0] if len(call.words) == 2 else LOOPBACK
     port = call.words[-1]
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise BadValue(f"{port} is no port", PERM)
+        raise BadValue(f"the port must be 0 to 65535, got {port}", PERM)
     workers = call.number("workers", 1) or WORKERS
     if workers > server.WORKERS_MAX:
         raise BadValue(f"invalid argument for flag: --workers: at most {server.WORKERS_MAX}", PERM)

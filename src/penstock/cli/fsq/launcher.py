@@ -80,7 +80,7 @@ def run(argv: list[str], program: str = "penstock fsq") -> int:
 
 
 def parse(flags: tuple[Flag, ...], argv: list[str]) -> tuple[Options, list[str]]:
-    """Take flags off the front; the first word that is none ends them."""
+    """Parse the flags at the beginning; the first word that isn't a flag ends them."""
     short = "".join(flag.short + ":" * bool(flag.value) for flag in flags if flag.short)
     long = [flag.long + "=" * bool(flag.value) for flag in flags]
     names = {f"-{flag.short}": flag.long for flag in flags if flag.short}
@@ -144,7 +144,7 @@ def _load(command: Command) -> Callable[[Call], int]:
 
 
 def _text(word: str) -> str:
-    """An argument as text of the charset; bytes that are none are an error, and no name of a file."""
+    """Return an argument as text of the charset; other bytes are an error."""
     from penstock.fsq.constants import coerce_text
     from penstock.fsq.errors import FSQCoerceError
 
@@ -173,7 +173,7 @@ def _run_file(label: str, name: str, words: list[str]) -> int:
 
 
 def _rendering() -> Any:
-    """The texts, loaded only when somebody wants to read them."""
+    """Return the module of help texts, loaded only when they are printed."""
     return import_module("penstock.cli.fsq.man")
 
 

@@ -1,4 +1,4 @@
-"""The commands of `fsq` for people who look after queues: list, show, stats, redrive, purge, audit, repair."""
+"""The commands of `fsq` to inspect and maintain queues: list, show, stats, redrive, purge, audit, repair."""
 
 import json
 import os

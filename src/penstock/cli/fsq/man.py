@@ -12,20 +12,20 @@ EXIT_CODES = (
 )
 LAUNCHER_SYNTAX = "[flags] COMMAND [argument ...]"
 LAUNCHER_TEXT = (
-    "Queues are directories, items are files in them, and nothing runs in between. Flags stand before the first"
-    " argument that is none; what follows may begin with a dash."
+    "Queues are directories, items are files in them, and nothing runs in between. Flags come before the first"
+    " argument; arguments after it may begin with a dash."
 )
 
 
 def usage_line(program: str, command: Command | None) -> str:
-    """Give the first line of a help text."""
+    """Return the first line of a help text."""
     if command is None:
         return f"usage: {program} {LAUNCHER_SYNTAX}"
     return f"usage: {program} [flags] {command.syntax}"
 
 
 def help_text(program: str, command: Command | None) -> str:
-    """Give what -h prints."""
+    """Return what -h prints."""
     flags = LAUNCHER if command is None else command.flags
     lines = [usage_line(program, command), "", *_wrapped(_description(command)), "", "Flags:"]
     width = max(len(flag.names) for flag in flags) + 4
@@ -39,7 +39,7 @@ def help_text(program: str, command: Command | None) -> str:
 
 
 def command_list() -> list[str]:
-    """Give the lines of -l."""
+    """Return the lines of -l."""
     return ["Commands:", *(f"  {name.ljust(11)}{command.summary}" for name, command in COMMANDS.items())]
 
 
@@ -214,7 +214,7 @@ def _roff(text: str) -> str:
 
 
 def reference() -> str:
-    """Give the page of docs/reference."""
+    """Return the page of docs/reference."""
     parts = [
         "# The command fsq\n",
         "<!-- Written by scripts/man from src/penstock/cli/fsq/table.py: change that, then run `make docs`. -->\n",

@@ -13,13 +13,13 @@ class Flag(NamedTuple):
 
     @property
     def names(self) -> str:
-        """Give how it is written, as in `-m, --mode MODE`."""
+        """Return how it is written, such as `-m, --mode MODE`."""
         value = f" {self.value}" if self.value else ""
         return ", ".join(name for name in (f"-{self.short}" * bool(self.short), f"--{self.long}") if name) + value
 
 
 class Command(NamedTuple):
-    """One command: where its function lives, and what it is told."""
+    """One command: its function, its arguments and its flags."""
 
     function: str  # module:function of this folder
     syntax: str  # what follows the flags
@@ -32,8 +32,8 @@ class Command(NamedTuple):
 HELP = Flag("h", "help", "", "Print how the command is used, and end.")
 VERBOSE = Flag("v", "verbose", "", "Say what is done.")
 JSON = Flag("", "json", "", "Print JSON: one object a line.")
-OWNER = Flag("o", "owner", "USER", "The user, by name or number, to whom all of it belongs.")
-USER = Flag("u", "user", "USER", "The user, by name or number, to whom it belongs.")
+OWNER = Flag("o", "owner", "USER", "The owner of everything that is made, by name or number.")
+USER = Flag("u", "user", "USER", "The owner, by name or number.")
 GROUP = Flag("g", "group", "GROUP", "The group, by name or number.")
 MODE = Flag("m", "mode", "MODE", "The mode, in octal.")
 HOST = Flag("", "host", "HOST", "The queue of this host, in place of the main one.")
@@ -46,7 +46,7 @@ SCANNING = (
     Flag("l", "lock", "", "Take and respect locks (the default)."),
     Flag("L", "no-lock", "", "Neither take nor respect locks."),
     Flag("t", "ttl", "SECONDS", "Fail items that are older (FSQ_TTL)."),
-    Flag("m", "max-tries", "COUNT", "Fail items that were tried so often (FSQ_MAX_TRIES); 0: no limit."),
+    Flag("m", "max-tries", "COUNT", "Fail items after this number of tries (FSQ_MAX_TRIES); 0: no limit."),
     Flag("S", "success-code", "CODE", "The exit code that means success (FSQ_SUCCESS)."),
     Flag("T", "fail-tmp-code", "CODE", "The exit code that means: try again (FSQ_FAIL_TMP)."),
     Flag("F", "fail-perm-code", "CODE", "The exit code that means: failed for good (FSQ_FAIL_PERM)."),
@@ -76,8 +76,8 @@ COMMANDS: dict[str, Command] = {
         (
             HELP,
             VERBOSE,
-            Flag("f", "force", "", "Remove a queue that is there, with its items, and make it anew."),
-            Flag("i", "ignore-exists", "", "Leave a queue that is there as it is."),
+            Flag("f", "force", "", "Remove a queue that exists, with its items, and make it again."),
+            Flag("i", "ignore-exists", "", "Leave a queue that exists as it is."),
             Flag("d", "down", "", "Make it down."),
             Flag("t", "trigger", "", "Make a trigger, and with -a one for the hosts."),
             Flag("a", "add-host", "HOST", "Add a host; may be repeated."),
@@ -91,7 +91,7 @@ COMMANDS: dict[str, Command] = {
         "QUEUE...",
         "Remove queues with all their items.",
         "Takes each queue down, then removes it. What was in it is gone.",
-        (HELP, VERBOSE, Flag("f", "force", "", "A queue that isn't there is no error.")),
+        (HELP, VERBOSE, Flag("f", "force", "", "A queue that doesn't exist is not an error.")),
         ours=True,
     ),
     "enqueue": Command(
@@ -124,13 +124,13 @@ COMMANDS: dict[str, Command] = {
         (
             HELP,
             VERBOSE,
-            Flag("j", "jobs", "COUNT", "Run so many programs at a time (default 1)."),
+            Flag("j", "jobs", "COUNT", "Number of programs that run at the same time (default 1)."),
             Flag("w", "wait", "", "Wait for new items when there are none left, until SIGTERM or SIGINT."),
-            Flag("", "rescan", "SECONDS", "With -w: look at least so often (default 60)."),
+            Flag("", "rescan", "SECONDS", "With -w: maximum time between two scans (default 60)."),
             Flag("e", "env", "", "Set the variables of the item (the default)."),
             Flag("E", "no-env", "", "Don't set them."),
             Flag("k", "empty-ok", "", "No program needs to be named: the item's arguments are the command."),
-            Flag("r", "max-rate", "RATE", "Begin with at most so many items a second; 0: no limit."),
+            Flag("r", "max-rate", "RATE", "Maximum number of items to begin in a second; 0: no limit."),
             Flag("a", "all-hosts", "", "Scan the queues of all hosts."),
             Flag("A", "host", "HOST", "Scan the queue of this host; may be repeated."),
             *SCANNING,
@@ -158,8 +158,8 @@ COMMANDS: dict[str, Command] = {
         (
             HELP,
             VERBOSE,
-            Flag("f", "force", "", "Remove a host that is there, with its items, and make it anew."),
-            Flag("i", "ignore-exists", "", "Leave a host that is there as it is."),
+            Flag("f", "force", "", "Remove a host that exists, with its items, and make it again."),
+            Flag("i", "ignore-exists", "", "Leave a host that exists as it is."),
             OWNER,
             GROUP,
             MODE,
@@ -244,7 +244,7 @@ COMMANDS: dict[str, Command] = {
         "[QUEUE...]",
         "List queues, or the items of queues.",
         "Without a queue: the names of all queues. With queues: their items, oldest first.",
-        (HELP, JSON, PLACE, HOST, Flag("", "limit", "COUNT", "At most so many items of each queue.")),
+        (HELP, JSON, PLACE, HOST, Flag("", "limit", "COUNT", "Maximum number of items of each queue.")),
         ours=True,
     ),
     "show": Command(
@@ -275,7 +275,7 @@ COMMANDS: dict[str, Command] = {
             HOST,
             Flag("", "all", "", "All items of the place."),
             Flag("p", "place", "PLACE", "From where: fail (the default) or done."),
-            Flag("", "keep-tries", "", "Let the tries be."),
+            Flag("", "keep-tries", "", "Keep the tries."),
         ),
         ours=True,
     ),
@@ -283,7 +283,7 @@ COMMANDS: dict[str, Command] = {
         "maintenance:purge",
         "QUEUE...",
         "Remove old items.",
-        "From done, unless another place is named. An item that somebody works on is left alone.",
+        "From done, unless another place is named. An item that is being worked on is not removed.",
         (
             HELP,
             JSON,
@@ -304,7 +304,7 @@ COMMANDS: dict[str, Command] = {
         (
             HELP,
             JSON,
-            Flag("", "older-than", "AGE", "What in tmp has not changed for so long is litter (default 1h)."),
+            Flag("", "older-than", "AGE", "Files in tmp that have not changed for this time are litter (default 1h)."),
         ),
         ours=True,
     ),
@@ -312,11 +312,11 @@ COMMANDS: dict[str, Command] = {
         "maintenance:repair",
         "QUEUE...",
         "Put right what audit finds.",
-        "Ends with 111 if something is left that a person must look at.",
+        "The exit code is 111 if something is left that must be repaired by hand.",
         (
             HELP,
             JSON,
-            Flag("", "older-than", "AGE", "What in tmp has not changed for so long is litter (default 1h)."),
+            Flag("", "older-than", "AGE", "Files in tmp that have not changed for this time are litter (default 1h)."),
         ),
         ours=True,
     ),

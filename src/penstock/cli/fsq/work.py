@@ -57,7 +57,7 @@ class StopOnSignal:
         os.write(self._write, b"\0")
 
     def fileno(self) -> int:
-        """Give what becomes readable with the signal."""
+        """Return the descriptor that becomes readable with the signal."""
         return self._read
 
 
