@@ -4,22 +4,21 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import hiredis
+from penstock.client.connection import encode
+from penstock.errors import CallerError
 
 Argument = bytes | str | int
 
 
 def packed(words: Sequence[Argument]) -> bytes:
     """Return a command in RESP."""
-    pack: Any = hiredis.pack_command
     try:
-        command: bytes = pack(tuple(words))
-    except UnicodeEncodeError:
+        return encode(words)
+    except CallerError:
         # Ids that are not UTF-8 were decoded with escapes, and are sent as they were.
-        command = pack(tuple(w.encode("utf-8", "surrogateescape") if isinstance(w, str) else w for w in words))
-    return command
+        return encode([w.encode("utf-8", "surrogateescape") if isinstance(w, str) else w for w in words])
 
 
 class Script(NamedTuple):
