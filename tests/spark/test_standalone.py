@@ -80,5 +80,5 @@ def test_the_python_of_sources_and_sinks_is_named_where_spark_looks(
     environment: dict[str, str], settings: dict[str, str], python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", environment)
-    session._name_python(settings)
+    session._set_python(settings)
     assert environment["PYSPARK_PYTHON"] == python
