@@ -301,4 +301,5 @@ def lay_out(tree: Iterable[tuple[str, str, bytes, int]], base: str) -> None:
             continue
         with open(path, "wb") as stream:
             stream.write(data)
+        os.chmod(path, 0o640)  # as items have it: with another mode they would be repaired, too
         made[file] = path

@@ -282,7 +282,7 @@ def test_the_record_is_what_the_system_was_asked_for(queue: str, tmp_path: Path)
     fsq.set_const("FSQ_SYNC", 1)
     program = "from penstock import fsq\nfsq.senqueue('mail', 'data')\n[fsq.success(item) for item in fsq.scan('mail')]"
     log = tmp_path / "calls"
-    calls = "trace=openat,write,fsync,link,linkat,unlink,rename,renameat,renameat2"
+    calls = "trace=openat,write,fsync,link,linkat,unlink,unlinkat,rename,renameat,renameat2"
     words = [strace, "-y", "-e", calls, "-o", str(log), sys.executable, "-c", program]
     done = subprocess.run(words, env=programs.environment(), capture_output=True, text=True, check=False)
     if "ptrace" in done.stderr:

@@ -573,16 +573,21 @@ def test_nobody_brings_back_what_is_just_being_moved(root: Path, monkeypatch: py
     class BusyDisk(files.Disk):
         """After each step of the move, somebody looks by a clock that is far ahead."""
 
+        is_looking = False
+
         def rename(self, source: str, target: str) -> None:
             super().rename(source, target)
-            monkeypatch.setattr(files, "disk", files.Disk())
-            assert bring_back(str(root / "mail"), far_ms) == []
-            monkeypatch.setattr(files, "disk", self)
+            if not self.is_looking:
+                self.is_looking = True
+                assert bring_back(str(root / "mail"), far_ms) == []
+                self.is_looking = False
 
     with connect(root, dead_letter="1,graves") as store:
         queue = store.queue("mail", lease=LEASE)
         queue.push("work")
         job = reserved(queue)
+        store.queue("graves").pause()
+        store.queue("graves").resume()  # it is installed now: that is no step of the move
         with monkeypatch.context() as patch:
             patch.setattr(files, "disk", BusyDisk())
             job.fail("no")

@@ -210,19 +210,32 @@ class Opened(NamedTuple):
 
 def open_file(path: str, flags: int, mode: int = 0) -> Opened:
     """Open a file that others may have put there; Refused if it isn't a regular file."""
+    fd = open_unchecked(path, flags, mode)
+    found = os.fstat(fd)
+    try:
+        check_regular(path, found)
+    except Refused:
+        os.close(fd)
+        raise
+    return Opened(fd, found)
+
+
+def open_unchecked(path: str, flags: int, mode: int = 0) -> int:
+    """Open a file as `open_file` does; the caller checks that it is a regular one, with `check_regular`."""
     where, name = parent(path)
     try:
-        fd = os.open(name, flags | _SAFE, mode, dir_fd=where.fd)
+        return os.open(name, flags | _SAFE, mode, dir_fd=where.fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a FIFO that nobody reads, a socket
             raise _not_regular(path, status(path)) from error
         error.filename = path
         raise
-    found = os.fstat(fd)
+
+
+def check_regular(path: str, found: os.stat_result) -> None:
+    """Raise Refused for anything but a regular file."""
     if not stat.S_ISREG(found.st_mode):
-        os.close(fd)
         raise _not_regular(path, found)
-    return Opened(fd, found)
 
 
 def _not_regular(path: str, found: os.stat_result) -> Refused:

@@ -104,7 +104,7 @@ def content(queue: str, seen: Entry) -> IO[bytes]:
     """Open an item's data; FSQWorkItemError if it isn't a regular file."""
     where = f"{place_of(seen.place, queue, seen.host)}/{seen.id}"
     with as_error(FSQWorkItemError, f"cannot open {where}"):
-        return os.fdopen(open_item(where), "rb")
+        return os.fdopen(open_item(where, is_locked=False).fd, "rb")
 
 
 def stats(queue: str, host: str | None = None) -> dict[str, Any]:

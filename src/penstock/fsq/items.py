@@ -34,12 +34,25 @@ from penstock.fsq.errors import (
 from penstock.fsq.names import ItemName, parse
 
 
-def open_item(where: str) -> int:
-    """Open the file of an item; FSQWorkItemError if it isn't a regular file."""
+def open_item(where: str, is_locked: bool) -> files.Opened:
+    """Open the file of an item, and lock it.
+
+    FSQWorkItemError if it isn't a regular file, FSQCannotLockError if somebody else has the lock. What is known of the
+    file is from after the lock.
+    """
     try:
-        return files.open_file(where, os.O_RDONLY).fd
+        fd = files.open_unchecked(where, os.O_RDONLY)
+        try:
+            if is_locked:
+                lock(fd)
+            status = os.fstat(fd)
+            files.check_regular(where, status)
+        except BaseException:
+            os.close(fd)
+            raise
     except Refused as error:
         raise FSQWorkItemError(error.errno, error.strerror) from error
+    return files.Opened(fd, status)
 
 
 class FSQWorkItem:
@@ -119,27 +132,27 @@ class FSQWorkItem:
             return
         where = path.item(self.queue, self.id, self.host)
         with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
-            fd = open_item(where)
-        try:
-            with as_error(FSQWorkItemError, f"cannot open item {self.id} of {self.queue}"):
-                self._hold(fd, where)
-        except BaseException:
-            os.close(fd)
-            raise
-        self.item = os.fdopen(fd, "rb")
-
-    def _hold(self, fd: int, where: str) -> None:
-        if self.lock:
             try:
-                lock(fd)
+                fd, status = open_item(where, self.lock)
             except FSQCannotLockError as error:
                 raise FSQWorkItemError(error.errno, error.strerror) from error
-            status = os.fstat(fd)
-            if files.identity(where) != (status.st_dev, status.st_ino):
-                raise FSQWorkItemError(errno.ENOENT, f"item {self.id} of {self.queue} is finished")
-            if status.st_nlink > 1 and not self._look:
-                self._drop_if_completed(where, (status.st_dev, status.st_ino))
-        fcntl.fcntl(fd, fcntl.F_SETFL, 0)  # reads may wait again
+            try:
+                self._check(where, status)
+                fcntl.fcntl(fd, fcntl.F_SETFL, 0)  # reads may wait again
+            except BaseException:
+                os.close(fd)
+                raise
+        self.item = os.fdopen(fd, "rb")
+
+    def _check(self, where: str, status: os.stat_result) -> None:
+        """Whether a locked file is still the item: somebody may have completed it before we had the lock."""
+        if not self.lock:
+            return
+        own = status.st_dev, status.st_ino
+        if files.identity(where) != own:
+            raise FSQWorkItemError(errno.ENOENT, f"item {self.id} of {self.queue} is finished")
+        if status.st_nlink > 1 and not self._look:
+            self._drop_if_completed(where, own)
 
     def _drop_if_completed(self, where: str, own: tuple[int, int]) -> None:
         """Finish what a power failure cut in two: the item is in `done` or `fail` under the same name already."""

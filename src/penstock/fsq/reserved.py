@@ -47,7 +47,7 @@ from penstock.fsq import files
 from penstock.fsq.constants import number_of, text_of
 from penstock.fsq.directory import SIDE
 from penstock.fsq.errors import FSQCannotLockError, FSQError, FSQWorkItemError
-from penstock.fsq.items import lock, open_item
+from penstock.fsq.items import open_item
 from penstock.fsq.names import ItemName, parse
 from penstock.fsq.path import valid_name
 
@@ -116,10 +116,8 @@ def hold(where: str) -> Held:
 
     FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it isn't a regular file.
     """
-    fd = open_item(where)
+    fd, status = open_item(where, is_locked=True)
     try:
-        lock(fd)
-        status = os.fstat(fd)
         if files.identity(where) != (status.st_dev, status.st_ino):
             raise FileNotFoundError(where)
     except BaseException:
