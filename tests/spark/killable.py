@@ -30,12 +30,12 @@ class Killable:
 
 
 def _close_file(driver: Any) -> None:
-    with driver.engine.file.lock:
-        driver.engine.file.let_go()
+    with driver.file.lock:
+        driver.file.let_go()
 
 
 def _forget_directories(driver: Any) -> None:
-    driver.engine.close()
+    driver.close()
 
 
 def _memory(stack: ExitStack, folder: Path, request: pytest.FixtureRequest) -> Killable:

@@ -32,7 +32,7 @@ def test_nothing_is_added_to_a_claim_that_somebody_has_asked_for_again(
     with blocking.connect(url) as slow, blocking.connect(url) as fast:
         queue, again = slow.queue(name, lease=1000), fast.queue(name, lease=1000)
         queue.push_many(range(10))
-        run = slow._driver.link.run
+        run = slow._driver._link.run
         seen: list[list[str]] = []
 
         def run_and_be_overtaken(script: Any, *args: Any, **named: Any) -> Any:
@@ -42,7 +42,7 @@ def test_nothing_is_added_to_a_claim_that_somebody_has_asked_for_again(
             return answer
 
         monkeypatch.setattr(slow._driver, "batch_max", 2)
-        monkeypatch.setattr(slow._driver.link, "run", run_and_be_overtaken)
+        monkeypatch.setattr(slow._driver._link, "run", run_and_be_overtaken)
         assert [ids(queue.claim("key", 10))] == seen
         assert again.ack_claim("key") == len(seen[0]) == 2
         assert queue.size() == 8

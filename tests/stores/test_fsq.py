@@ -748,7 +748,7 @@ def test_urls_that_name_none_are_refused(url: str) -> None:
 
 def test_options_are_switches(root: Path) -> None:
     for option in ("keep", "sync"):
-        with pytest.raises(CallerError, match=f"{option}='2'"):
+        with pytest.raises(CallerError, match=f"{option} must be 0 or 1, got '2'"):
             blocking.connect(f"fsq:{root}?{option}=2")
         blocking.connect(f"fsq:{root}", **{option: True})
 

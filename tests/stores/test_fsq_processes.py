@@ -327,9 +327,9 @@ def test_calls_of_threads_come_one_after_the_other(root: Path) -> None:
         order.append("first")
 
     with connect(root) as store, ThreadPoolExecutor(2) as threads:
-        threads.submit(store._driver.run, first)
+        threads.submit(store._driver.root.guard, first)
         is_begun.wait(WAIT_S)
-        second = threads.submit(store._driver.run, order.append, "second")
+        second = threads.submit(store._driver.root.guard, order.append, "second")
         with pytest.raises(TimeoutError):
             second.result(0.1)
         may_end.set()
@@ -348,7 +348,9 @@ def test_a_forked_child_can_go_on_with_the_store(root: Path) -> None:
             is_held.set()
             may_end.wait(WAIT_S)
 
-        holder = threading.Thread(target=store._driver.run, args=(hold,))  # a call of another thread is under way
+        holder = threading.Thread(
+            target=store._driver.root.guard, args=(hold,)
+        )  # a call of another thread is under way
         holder.start()
         is_held.wait(WAIT_S)
         pid = os.fork()

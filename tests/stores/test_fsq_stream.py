@@ -39,7 +39,7 @@ def options(root: Path) -> dict[str, str]:
 def dying(root: Path, logs: Logs, shift: float = 0.0) -> None:
     """A query whose driver dies in its first batch, a while ago."""
     query = Query(logs, options(root), lambda point, batch: point == "partitions")
-    query.reader.claims.queue.store.shift_clock(shift)
+    query.reader.batches.queue.store.shift_clock(shift)
     with pytest.raises(Crash):
         query.run()
     query.stop()

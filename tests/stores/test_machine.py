@@ -285,7 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A signal takes its time; who doesn't listen reads for itself."""
         async with asyncio.timeout(PATIENCE):
             for queue in self.queues:
-                while queue._paused not in {None, self.model.is_paused}:
+                while queue._pause._known not in {None, self.model.is_paused}:
                     if not queue._ear.is_listening:
                         await queue.paused()
                     await asyncio.sleep(0.001)

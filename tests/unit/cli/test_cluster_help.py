@@ -55,7 +55,7 @@ def test_a_wrong_command_line_is_exit_code_2(words: list[str], hint: str, capsys
         (["create", "0"], "must be 1 to 50, got"),
         (["create", "51"], "must be 1 to 50, got"),
         (["create", "3", "--base-port", "60000"], "--base-port must be 1 to 22765, got 60000"),
-        (["status", "127.0.0.1:x"], "port is no number"),
+        (["status", "127.0.0.1:x"], "must be a number"),
         (["status", "--key", "k.pem"], "--key needs --cert"),
         (["status", "--cacert", "/no/such.pem"], "/no/such.pem"),
     ],

@@ -335,7 +335,7 @@ async def test_a_queue_object_that_says_no_limit_has_none() -> None:
 @virtual
 async def test_a_store_that_cannot_reserve_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_store() as store:
-        monkeypatch.setattr(type(store._driver), "capabilities", frozenset[Capability]())
+        monkeypatch.setattr(store._driver, "capabilities", frozenset[Capability]())
         with pytest.raises(Unsupported) as refused:
             await Worker(store, "mail", _nothing).run()
         assert refused.value.capability == Capability.RESERVE

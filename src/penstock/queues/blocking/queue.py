@@ -293,6 +293,7 @@ class Queue:
             raise CallerError(f"count={count}: ask for at least one job")
         wait_s = None if timeout is None else _wait_seconds(timeout)
         self._check_not_drained()
+        self.store.check_open()
         self._register()
         way = lease_ms, begin is None
         fetcher = self._fetchers.get(way)

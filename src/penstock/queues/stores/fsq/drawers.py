@@ -4,9 +4,11 @@ Only who filled a directory knows when it is empty: nobody else puts items into 
 or brought back are never counted off here; such a directory is removed by whoever looks after its time.
 """
 
+import os
 from contextlib import suppress
 
 from penstock.fsq import files
+from penstock.fsq.directory import parent
 from penstock.fsq.reserved import ReservedArea
 
 EMPTY_MAX = 256  # kept at most
@@ -60,5 +62,6 @@ class Drawers:
         """Remove what is kept."""
         for lease in self._empty:
             with suppress(OSError):
-                files.disk.remove_directory(lease)
+                where, name = parent(lease)
+                os.rmdir(name, dir_fd=where.fd)
         self._empty.clear()
