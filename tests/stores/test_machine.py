@@ -286,7 +286,7 @@ class StoreMachine(RuleBasedStateMachine):
         async with asyncio.timeout(PATIENCE):
             for queue in self.queues:
                 while queue._pause._known not in {None, self.model.is_paused}:
-                    if not queue._ear.is_listening:
+                    if not queue._listener.is_listening:
                         await queue.paused()
                     await asyncio.sleep(0.001)
 
