@@ -407,7 +407,7 @@ MUTANTS = (
     Mutant(
         "a word about a job that has come since counts as news",
         "core/requeueing.py",
-        "        if flags & bus.INCR_NACKS and _is_past(job, counters):\n            continue\n",
+        "        if _is_past(job, counters):\n            continue\n",
         "",
         448,
         "P10",

@@ -137,9 +137,6 @@ class Inside:
             if record.flags & (OUT | GIVEN):  # somebody got it in the same turn
                 continue
             gave_way = record.state == ACTIVE
-            theirs = other.node.jobs.get(job_id)
-            if not gave_way and (theirs is None or theirs.state != QUEUED):
-                continue  # it has left there since
             self._contests[job_id, machine.node_id, other.node_id] = gave_way
             if self._contests.get((job_id, other.node_id, machine.node_id)) == gave_way:
                 both = "both" if gave_way else "neither"

@@ -283,7 +283,7 @@ class Machine:
             return
         messages = cut_messages(data)
         self.world.arrives(self, src, messages)
-        if messages[-1][13] < FIRST_ABOUT_JOBS:  # a new link may bring a PING, and jobs behind it
+        if messages[0][13] < FIRST_ABOUT_JOBS:
             self.run(self.broker.receive, line, messages)
             return
         self.world.promises.inside.hears(self, messages)

@@ -99,8 +99,7 @@ class Promises:
         delivery = Delivery(now_us, machine.index, machine.life, token, lease_us, claim, connection.is_open)
         if token:
             self._check_token(machine, token, job)
-        is_held = claim and not job.nacked_us
-        if is_held and any(d.claim == claim and d.life == machine.life for d in job.deliveries):
+        if claim and any(d.claim == claim and d.life == machine.life for d in job.deliveries):
             job.not_before_us = (
                 now_us + lease_us - machine.turn_us - 5 * MS
             )  # the same jobs again, under the same key, with a new lease

@@ -82,7 +82,7 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
         if job is None:
             continue
         join_holders(node, job, peer.alone.union(nodes or ()))
-        if flags & bus.INCR_NACKS and _is_past(job, counters):
+        if _is_past(job, counters):
             continue
         if flags & bus.INCR_NACKS:
             job.nacks = (job.nacks + 1) & COUNTER_MASK
@@ -99,10 +99,7 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
 
 
 def _is_past(job: Job, counters: int) -> bool:
-    """Whether a job was given to us after the nack that another node tells of, and waits or is out here since.
-
-    Of nacks alone: two nodes may queue a job for its retry time at once, and count that alike.
-    """
+    """Whether a job was given to us after the queueing that another node tells of, and waits or is out here since."""
     is_here = job.state == QUEUED or (job.state == ACTIVE and bool(job.flags & OUT))
     return is_here and bool(job.flags & MOVED) and bus.includes(job.nacks, job.deliveries, counters)
 
