@@ -50,7 +50,7 @@ def search(mutant: Mutant, seeds: Sequence[int]) -> tuple[int, str] | None:
         source = plant(mutant, Path(directory))
         left = list(seeds)
         while left:
-            failure = _first_failure(source, left, mutant.plan)
+            failure = _first_failure(source, left)
             if failure is None:
                 return None
             seed, violation = failure
@@ -66,18 +66,16 @@ def promise_of(violation: str) -> str:
 
 
 @cache
-def holds_unplanted(seed: int, plan: str) -> bool:
+def holds_unplanted(seed: int) -> bool:
     """Whether a run without a defect holds: a run that fails with one has run the planted code then."""
     with tempfile.TemporaryDirectory() as directory:
-        return _first_failure(plant(None, Path(directory)), [seed], plan) is None
+        return _first_failure(plant(None, Path(directory)), [seed]) is None
 
 
-def _first_failure(source: Path, seeds: Sequence[int], plan: str) -> tuple[int, str] | None:
-    command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1"]
-    if plan:
-        command += ["--plan", plan]
+def _first_failure(source: Path, seeds: Sequence[int]) -> tuple[int, str] | None:
+    command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1", "--seeds"]
     done = subprocess.run(
-        [*command, "--seeds", ",".join(f"{seed}-{seed}" for seed in seeds)],
+        [*command, ",".join(f"{seed}-{seed}" for seed in seeds)],
         cwd=source.parent,
         env=os.environ | {"PYTHONPATH": str(source), "PENSTOCK_PURE": "1"},
         capture_output=True,

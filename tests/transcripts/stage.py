@@ -8,7 +8,6 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     wait 0.5               time passes, in seconds
     suspend 3600           time passes, and all nodes stand still: as much as is wanted, at once
     cut A B                A and B no longer reach each other; `heal` ends all cuts
-    slow A B 0.05          what A sends to B arrives after 0.05 s; `heal` ends that, too
     deafen A2              replies to it no longer leave the node, as to a client whose link is broken
     close A2               the node hears that it is gone
     stop A / go A          A stands still: what is sent to it comes when it goes on
@@ -17,8 +16,7 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     crash A / start A      A's process is gone, memory and all; it comes back with its disk
     gossip                 from here on PINGs and PONGs are shown, too
 
-Ids of nodes are shown as their letters, those of jobs as J1, J2 and so on. `QUEUED J1=2/1` tells its nacks and
-deliveries.
+Ids of nodes are shown as their letters, those of jobs as J1, J2 and so on.
 """
 
 from __future__ import annotations
@@ -69,8 +67,7 @@ class Port:
     def send(self, peer: Peer, data: bytes) -> None:
         for message in bus.BusReader().feed(data):
             self.stage.show_message(self.name, _name(peer.ip), message)
-            latency_s = self.stage.latencies_s.get((self.name, _name(peer.ip)), LATENCY_S)
-            self.stage.after(latency_s, self.stage.deliver, self.name, peer, message)
+            self.stage.after(LATENCY_S, self.stage.deliver, self.name, peer, message)
 
 
 class Stage:
@@ -83,7 +80,6 @@ class Stage:
         self.directives: dict[str, object] = {}
         self.seats: dict[str, Seat] = {}
         self.cuts: set[frozenset[str]] = set()
-        self.latencies_s: dict[tuple[str, str], float] = {}  # of slow links: from, to
         self.stopped: set[str] = set()
         self.shut: set[str] = set()
         self.originals: set[str] = set()
@@ -155,7 +151,7 @@ class Stage:
             return [queue.decode(), str(value)] + ([f"waiting={waiting}"] if waiting else ["once"] * bool(is_poll))
         kind, nodes, refs = bus.references(message)
         words = [bus.TYPE_NAMES[kind]] if message.type == bus.MANY else []
-        words += [self._job(job_id) + _value(value) for job_id, value in refs]
+        words += [self._job(job_id) + (f"={value}" if value else "") for job_id, value in refs]
         return words + ([f"held by {_letters(nodes)}"] if nodes else []) + flags
 
     def _job(self, job_id: bytes) -> str:
@@ -239,12 +235,8 @@ class Stage:
     def _do_cut(self, *names: str) -> None:
         self.cuts.add(frozenset(names))
 
-    def _do_slow(self, sender: str, receiver: str, seconds: str) -> None:
-        self.latencies_s[sender, receiver] = float(seconds)
-
     def _do_heal(self) -> None:
         self.cuts.clear()
-        self.latencies_s.clear()
 
     def _do_stop(self, name: str) -> None:
         self.stopped.add(name)
@@ -338,12 +330,6 @@ class Stage:
         """Give what happened since the last look."""
         lines, self.lines = self.lines, []
         return lines
-
-
-def _value(value: int) -> str:
-    if value & bus.HAS_COUNTERS:
-        return f"={value >> bus.NACKS_SHIFT & bus.NACKS_MASK}/{value & bus.DELIVERIES_MASK}"
-    return f"={value}" if value else ""
 
 
 def _id(name: str) -> bytes:

@@ -27,7 +27,7 @@ USAGE_ERROR: Final = 2
 FAILURES_SHOWN: Final = 10
 EXAMPLES: Final = """\
 examples:
-  python -m penstock.sim --seeds 1-500            500 runs of six simulated minutes or more
+  python -m penstock.sim --seeds 1-500            500 runs of ten simulated minutes each
   python -m penstock.sim --replay 42 --trace      one of them again, with every message in words
   python -m penstock.sim --replay 42 --shrink     the fewest of its faults with which it still fails
   python -m penstock.sim --replay 42 --plan 'kill@31.2+4.5:2,loss@50+20=30'
@@ -46,7 +46,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless told")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed")
-    parser.add_argument("--plan", help="faults in place of those drawn from each seed")
+    parser.add_argument("--plan", help="faults for --replay in place of those drawn from the seed")
     parser.add_argument("--trace", action="store_true", help="with --replay: print what happens")
     parser.add_argument("--shrink", action="store_true", help="with --replay: look for the fewest faults that fail")
     parser.add_argument("--no-shrink", action="store_true", help="don't shrink the first failure of a batch")
@@ -121,8 +121,7 @@ def _replay(args: argparse.Namespace) -> int:
 def _batch(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     began = time.monotonic()
-    results = run_all(seeds, args.jobs, args.stop, _plan(args.plan))
-    totals: Totals = add_up(results, Progress(len(seeds)), args.stop)
+    totals: Totals = add_up(run_all(seeds, args.jobs, args.stop), Progress(len(seeds)), args.stop)
     seconds = time.monotonic() - began
     if args.json:
         _say(totals_json(totals, seconds))

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from penstock.sim.coverage import missing
 from penstock.sim.kinds import KINDS
-from penstock.sim.plan import Plan
 from penstock.sim.run import Result, simulate
 
 CHUNK = 4  # seeds a process takes at a time
@@ -47,9 +46,9 @@ class Totals(NamedTuple):
         return not self.failed and not self.missing()
 
 
-def run_all(seeds: Sequence[int], jobs: int, is_brief: bool = False, plan: Plan | None = None) -> Iterator[Result]:
-    """Run seeds in `jobs` processes, with the faults drawn from each or with those given; results come when ready."""
-    run = partial(simulate, plan=plan, is_brief=is_brief)
+def run_all(seeds: Sequence[int], jobs: int, is_brief: bool = False) -> Iterator[Result]:
+    """Run seeds in so many processes; results come as they are ready."""
+    run = partial(simulate, is_brief=is_brief)
     if jobs <= 1 or len(seeds) == 1:
         yield from map(run, seeds)
         return

@@ -39,7 +39,6 @@ CHANGES: Final = (
 TYPES: Final = len(bus.TYPE_NAMES)
 INNER_AT: Final = TYPES  # types inside MANY are counted behind the others
 CHANGES_AT: Final = 2 * TYPES
-MANY_NODES_AT: Final = bus.HEADER_BYTES + 4  # where MANY has the number of its nodes
 COUNTS: Final = CHANGES_AT + STATES * STATES
 
 # Patterns of what need not be reached in a batch, and why.
@@ -141,14 +140,12 @@ def job_ids(message: bytes) -> list[bytes]:
     kind = message[13]
     if kind in bus.REFERENCE_TYPES:
         return [message[bus.HEADER_BYTES : bus.HEADER_BYTES + bus.JOB_ID_BYTES]]
-    if kind == bus.MANY:
-        nodes = int.from_bytes(message[MANY_NODES_AT : MANY_NODES_AT + 4], "big")
-        first = MANY_NODES_AT + 4 + nodes * bus.NODE_ID_BYTES
-        return [message[at : at + bus.JOB_ID_BYTES] for at in range(first, len(message), bus.REFERENCE_BYTES)]
-    if kind not in bus.RECORD_TYPES:
+    decoded = bus.decode(message) if kind in bus.RECORD_TYPES or kind == bus.MANY else None
+    if decoded is None:
         return []
-    decoded = bus.decode(message)
-    return [record[4:44] for record in bus.cut_records(decoded)] if decoded is not None else []
+    if kind == bus.MANY:
+        return [job_id for job_id, _ in bus.references(decoded)[2]]
+    return [record[4:44] for record in bus.cut_records(decoded)]
 
 
 def state_of(machine: Machine, job_id: bytes) -> int:

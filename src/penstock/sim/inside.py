@@ -204,14 +204,6 @@ class Inside:
         if missing:
             self._world.fail("whole", f"n{machine.index} doesn't know {sorted(missing)}")
 
-    def is_whole(self, machine: Machine) -> bool:
-        """Whether a node has good links to all others, and to nobody else."""
-        others = {other.node_id for other in self._world.machines if other is not machine}
-        peers = machine.node.cluster.others
-        return others == {peer.id for peer in peers} and not any(
-            peer.link != LINKED or peer.flags & (PFAIL | FAIL) for peer in peers
-        )
-
     def _check_memory(self, machine: Machine) -> None:
         node = machine.node
         expected = node.memory.base_bytes + ENTRY_BYTES * len(node.finished)

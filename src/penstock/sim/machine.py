@@ -287,12 +287,8 @@ class Machine:
             self.run(self.broker.receive, line, messages)
             return
         self.world.promises.inside.hears(self, messages)
-        ids = [job_id for message in messages for job_id in job_ids(message)]
-        if not ids:  # jobs are asked for
-            self.run(self.broker.receive, line, messages)
-            return
-        before = [(job_id, state_of(self, job_id)) for job_id in ids]
-        self.unflushed += ids
+        before = [(job_id, state_of(self, job_id)) for message in messages for job_id in job_ids(message)]
+        self.unflushed += [job_id for job_id, _ in before]
         self.run(self.broker.receive, line, messages)
         for job_id, state in before:
             now = state_of(self, job_id)

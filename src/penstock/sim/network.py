@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LATENCY_US = 100
 JITTER_US = 400
-DUPLICATE_MS_MAX = 4000  # a second one comes up to this much later: what came with the first may be gone by then
 RESEND_US = 200 * MS  # what is held back by a partition is tried again after this, and some chance
 
 
@@ -233,7 +232,7 @@ class Network:
                 link.forth_at = late_us = max(late_us, link.forth_at + 1)
             self._timeline.at(late_us, arrive, link, message)
             for _ in range(copies - 1):
-                self._timeline.at(late_us + int(chance() * DUPLICATE_MS_MAX) * MS, arrive, link, message)
+                self._timeline.at(late_us + int(chance() * 2000) * MS, arrive, link, message)
 
     def _send_later(self, link: Link, back: bool) -> None:
         wait_us = RESEND_US + int(self._random.random() * RESEND_US)

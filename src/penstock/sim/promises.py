@@ -361,17 +361,6 @@ class Promises:
                 state = "queued" if record.state == QUEUED else "active"
                 self._world.fail("P6", f"still {state} on n{machine.index} when all should have drained: {job}")
 
-    def is_settled(self) -> bool:
-        """Whether no node has a job that anything can still happen to, and all of them know of each other."""
-        return all(
-            machine.is_up
-            and not machine.is_loading
-            and not machine.node.acked
-            and self.inside.is_whole(machine)
-            and all(record.state == ACTIVE and not record.rules.retry_s for record in machine.node.jobs)
-            for machine in self._world.machines
-        )
-
     def check_end(self) -> None:
         """Check what must hold when all is over."""
         for job in self.history.jobs:

@@ -16,8 +16,6 @@ from penstock.sim.setup import END_MS, HEAL_MS, WAVE_MS, draw_setup
 from penstock.sim.timeline import MS, SECOND
 from penstock.sim.world import Enough, Violation, World
 
-SETTLE_US = 4 * SECOND  # between two looks at whether anything can still happen
-
 
 class Result(NamedTuple):
     """What became of a run."""
@@ -87,7 +85,7 @@ def _play(world: World) -> None:
             machine.start()
     timeline.after(SECOND, world.mend_cluster)
     timeline.after(setup.node_timeout_ms * MS, world.mend_cluster)
-    _run_until_settled(world, (HEAL_MS + setup.drain_ms) * MS)
+    timeline.run((HEAL_MS + setup.drain_ms) * MS)
     world.promises.check_drained(HEAL_MS * MS)
     wave_us = timeline.now_us
     world.is_producing = True
@@ -95,22 +93,11 @@ def _play(world: World) -> None:
     timeline.run(wave_us + WAVE_MS * MS)
     world.is_producing = False
     world.is_calm = True
-    _run_until_settled(world, wave_us + (WAVE_MS + setup.drain_ms) * MS)
+    timeline.run(wave_us + (WAVE_MS + setup.drain_ms) * MS)
     world.promises.check_drained(timeline.now_us)
     world.is_over = True
-    _run_until_settled(world, END_MS * MS)
+    timeline.run(END_MS * MS)
     world.promises.check_end()
-
-
-def _run_until_settled(world: World, until_us: int) -> None:
-    """Let time pass up to then, or until nothing can happen any more.
-
-    Two looks in a row must find that: a job may be on its way, and on no node.
-    """
-    timeline, settled = world.timeline, 0
-    while timeline.now_us < until_us and settled < 2:
-        timeline.run(min(timeline.now_us + SETTLE_US, until_us))
-        settled = settled + 1 if world.promises.is_settled() else 0
 
 
 def _form(world: World) -> None:

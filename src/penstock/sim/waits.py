@@ -89,11 +89,9 @@ class Waits:
                 continue
             for machine in machines:
                 queue = _open_queue(machine, name)
-                if queue is None or not queue.length:
-                    continue
-                head = next(queue.oldest(1))
+                head = next(queue.oldest(1), None) if queue is not None else None
                 near = next((other for other in waiting if _are_linked(machine, other)), None)
-                if near is None:
+                if head is None or near is None:
                     continue
                 key = (machine.index, machine.life, name)
                 before, since_us = self._heads.get(key, (b"", 0))
@@ -129,7 +127,7 @@ class Waits:
         for machine in machines:
             for name in world.queues:
                 queue = machine.node.queues.by_name.get(name)
-                if queue is None or not queue.length:
+                if queue is None:
                     continue
                 came = queue.exchange.guests if queue.exchange is not None else []
                 for job in queue.oldest(LOOKED_AT_MAX):
@@ -192,7 +190,7 @@ def _are_linked(machine: Machine, other: Machine) -> bool:
 def _first_to_move(machine: Machine, name: bytes) -> Job | None:
     """Return the job that a call on another node brings there, unless a client here is about to fetch it."""
     queue = _open_queue(machine, name)
-    if queue is None or not queue.length:
+    if queue is None:
         return None
     exchange, now_ms = queue.exchange, machine.node.now_ms
     if exchange is not None and exchange.polled_ms and now_ms - exchange.polled_ms < 2 * POLL_MS_MAX:

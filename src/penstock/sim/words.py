@@ -44,10 +44,7 @@ def describe(world: World, data: bytes) -> str:
         kind, nodes, references = bus.references(message)
         if message.type == bus.MANY:
             words.append(bus.TYPE_NAMES[kind])
-        for job_id, value in references:
-            nacks, deliveries = value >> bus.NACKS_SHIFT & bus.NACKS_MASK, value & bus.DELIVERIES_MASK
-            text = f"{nacks}/{deliveries}" if value & bus.HAS_COUNTERS else str(value)
-            words.append(f"{job(job_id)}={text}")
+        words += [f"{job(job_id)}={value}" for job_id, value in references]
         if nodes:
             words.append("held by " + "+".join(map(node, nodes)))
     words += [name for flag, name in FLAGS if message.flags & flag]

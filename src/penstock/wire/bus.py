@@ -23,7 +23,7 @@
     YOURJOBS        the same, up to 100
     NEEDJOBS PAUSE  u32 value, u32 length, the queue's name
     MANY            ours: u16 type, u16 zero, u32 how many nodes, their ids, then references to jobs
-    all others      one reference to a job: its id and a u32; in QUEUED of our nodes the u32 holds the job's counters
+    all others      one reference to a job: its id and a u32
 
 MANY says one thing about many jobs at once, and with which nodes hold them; it goes only to nodes that have shown the
 ability. A message has no receiver in it: the same bytes serve all.
@@ -69,7 +69,6 @@ NAME_TYPES: Final = frozenset((NEEDJOBS, PAUSE))
 # Flags of a message. From 256 on they are ours.
 NOREPLY: Final = 1
 INCR_NACKS: Final = 2
-GIVEN_BACK: Final = 2  # YOURJOBS of our nodes: it was given back since it was last delivered
 INCR_DELIVERIES: Final = 4
 QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
 RETURNED: Final = 512  # YOURJOBS: nobody waits where it was sent; it stays where it arrives now
@@ -81,10 +80,6 @@ WAIT_SHIFT: Final = (
 )
 WAIT_UNIT_MS: Final = 200
 BYTE_MAX: Final = 255
-HAS_COUNTERS: Final = 1 << 31  # in the value of QUEUED: the job's nacks (15 bits) and deliveries (16 bits) follow
-NACKS_SHIFT: Final = 16
-NACKS_MASK: Final = 0x7FFF
-DELIVERIES_MASK: Final = 0xFFFF
 
 SIGNATURE: Final = b"DbuZ"
 OUR_MARK: Final = b"PNSK"
@@ -252,18 +247,6 @@ def tries_flags(tries: int) -> int:
 def tries_of(flags: int) -> int:
     """Read a job's tries from the flags of a message; -1 if it doesn't tell them."""
     return (flags >> TRIES_SHIFT) - 1
-
-
-def counters(nacks: int, deliveries: int) -> int:
-    """Make the value of QUEUED: the counters of the job, this queueing included."""
-    return HAS_COUNTERS | (nacks & NACKS_MASK) << NACKS_SHIFT | deliveries & DELIVERIES_MASK
-
-
-def includes(nacks: int, deliveries: int, value: int) -> bool:
-    """Whether the counters of a job include the queueing that a QUEUED tells of; False if it has no counters."""
-    more_nacks = nacks - (value >> NACKS_SHIFT) & NACKS_MASK
-    more_deliveries = deliveries - value & DELIVERIES_MASK
-    return bool(value & HAS_COUNTERS) and more_nacks <= NACKS_MASK // 2 and more_deliveries <= DELIVERIES_MASK // 2
 
 
 def encode_gossip(entries: Sequence[Gossip]) -> bytes:

@@ -20,10 +20,8 @@ from penstock.broker.core.jobs import (
     COUNTER_MASK,
     DELIVERED,
     GIVEN,
-    GIVEN_BACK,
     IMPORTED,
     LISTED,
-    MOVED,
     OUT,
     QUEUED,
     RETURNING,
@@ -114,10 +112,7 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     # The end of a delay is written down with the job already; everything else that queues it is news.
     is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
-    is_return = nack or bool(job.flags & RETURNING)
-    job.flags &= ~(OUT | GIVEN | GIVEN_BACK | IMPORTED | MOVED)  # it is no longer what another node gave us
-    if is_return:
-        job.flags |= GIVEN_BACK
+    job.flags &= ~(OUT | GIVEN | IMPORTED)  # whoever queues it now, it is no longer what another node gave us
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
@@ -125,14 +120,14 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
         job.requeue_at = 0
     if nack:
         job.nacks = (job.nacks + 1) & COUNTER_MASK
-        tell_queued(node, job, bus.INCR_NACKS)
+        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_NACKS)
     elif job.flags & BCAST_QUEUED:
         job.deliveries = (job.deliveries + 1) & COUNTER_MASK
-        tell_queued(node, job, bus.INCR_DELIVERIES)
+        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_DELIVERIES)
     else:
         job.flags |= BCAST_QUEUED
         if job.flags & RETURNING:
-            tell_queued(node, job)
+            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered)
     job.flags &= ~RETURNING
     queue = node.queue(job.queue)
     queue.insert(job)
@@ -144,11 +139,6 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     if is_news and node.journal is not None:
         node.journal.changed(job)
     return True
-
-
-def tell_queued(node: Node, job: Job, flags: int = 0) -> None:
-    """Say to all who may hold a job that it is queued here, with its counters: the job may be there before that."""
-    tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, flags, bus.counters(job.nacks, job.deliveries))
 
 
 def dequeue(node: Node, job: Job) -> bool:
@@ -203,7 +193,7 @@ def unfetch(node: Node, job: Job) -> bool:
         if job.rules.retry_s:  # others wait for the end of the lease
             job.flags |= BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
-            tell_queued(node, job, bus.tries_flags(job.tries))
+            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.tries_flags(job.tries))
         schedule(node, job)
     queue = node.queue(job.queue)
     queue.insert(job)
@@ -261,7 +251,7 @@ def nack_after(node: Node, job: Job, after_ms: int) -> bool:
     job.requeue_at = node.now_ms + after_ms + 1
     schedule(node, job)
     if len(job.holders.delivered) > 1:
-        tell_queued(node, job, bus.INCR_NACKS)
+        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_NACKS)
         tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, after_ms)
     if node.journal is not None:
         node.journal.changed(job)

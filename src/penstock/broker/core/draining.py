@@ -84,8 +84,7 @@ def _takers(node: Node) -> int:
 
 def _walk(node: Node) -> Iterator[Job]:
     for page in node.jobs.flat:
-        if page:  # most are empty where there are few jobs
-            yield from list(page.values())
+        yield from list(page.values())
 
 
 def _hand_over(node: Node, job: Job, ready: frozenset[bytes], takers: int) -> None:

@@ -42,9 +42,7 @@ from penstock.broker.core.jobs import (
     COUNTER_MASK,
     DELIVERED,
     GIVEN,
-    GIVEN_BACK,
     IMPORTED,
-    MOVED,
     OUT,
     QUEUED,
     WAIT_REPL,
@@ -409,8 +407,7 @@ def _give(node: Node, queue: Queue, peer: Peer, jobs: list[Job], flags: int = 0)
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
-        given_back = bus.GIVEN_BACK if job.flags & GIVEN_BACK else 0
-        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), flags | given_back | copy_flags(job))
+        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), flags | copy_flags(job))
         if not job.rules.retry_s:
             remove(node, job)
     if kept and node.journal is not None:
@@ -465,7 +462,6 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     """Take jobs that another node hands over, and queue them."""
     is_new = peer.hands_over(message.sequence)
     is_returned = bool(message.flags & bus.RETURNED)
-    is_given_back = is_new and bool(message.abilities and message.flags & bus.GIVEN_BACK)
     imported: dict[Queue, list[Job]] = {}
     sent: dict[bytes, int] = {}
     fresh: list[Job] = []
@@ -492,18 +488,14 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue
-        left_ms = job.requeue_at - node.now_ms if job.flags & OUT else 0
-        is_nacked = _is_nacked(job, copy.kind.nacks)
-        if left_ms > 0 and not (is_nacked or is_given_back):  # somebody works on it here
+        if _is_nacked(job, copy.kind.nacks):
+            job.nacks = copy.kind.nacks
+        elif job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
+            left_ms = job.requeue_at - node.now_ms
             node.outbox.tell(bus.WORKING, peer.alone, job.id, left_ms, bus.tries_flags(job.tries))
             continue
-        if is_nacked:
-            job.nacks = copy.kind.nacks
-        elif left_ms > 0:  # a nack that this node has not heard of
-            job.nacks = (job.nacks + 1) & COUNTER_MASK
         job.flags &= ~BCAST_QUEUED
         if enqueue(node, job):
-            job.flags |= MOVED | (GIVEN_BACK if is_given_back else 0)
             imported.setdefault(node.queue(job.queue), []).append(job)
     if fresh and node.journal is not None:
         note_copies(node, fresh)
@@ -516,7 +508,7 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
 
 
 def _is_nacked(job: Job, nacks: int) -> bool:
-    """Whether a job was given back elsewhere more often than we know; that node may not know us as a holder."""
+    """Whether a job was given back elsewhere since it was delivered here; that node may not know us as a holder."""
     return 0 < (nacks - job.nacks) & COUNTER_MASK <= COUNTER_MASK // 2
 
 

@@ -40,8 +40,6 @@ GIVEN: Final = 128  # with another node, for whose clients the same holds
 AHEAD: Final = 512  # leased to a client that has not begun to work on it: no try yet
 RETURNING: Final = 64  # given back with a delay: others hear when it is queued
 IMPORTED: Final = 256  # given by another node, and not fetched yet: it may go back (core.federation)
-MOVED: Final = 1024  # another node gave it to us when it was last queued here
-GIVEN_BACK: Final = 2048  # it was last queued because a client gave it back, here or where it came from
 ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
 
 COUNTER_MASK: Final = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk

@@ -166,10 +166,7 @@ class Outbox:
         if plain:  # an original node takes copies one by one, and what it is given in one piece
             single = [[item] for item in items] if kind == bus.REPLJOB else [items]
             payloads = [bus.jobs(part) for part in single] if is_records else items
-            if kind == bus.QUEUED:
-                payloads = [bus.reference(item[: bus.JOB_ID_BYTES]) for item in items]  # the counters are ours
-            theirs = 0 if kind == bus.YOURJOBS else flags & 0xFF
-            self._send(plain, [self.message(kind, payload, theirs) for payload in payloads])
+            self._send(plain, [self.message(kind, payload, flags & 0xFF) for payload in payloads])
         if not able:
             return
         if is_records:

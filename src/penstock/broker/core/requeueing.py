@@ -2,8 +2,7 @@
 
 WILLQUEUE   half a second before: whoever has it queued says so, whoever has it out with a worker says for how long, and
             whoever knows that it is done says that; of two who warn each other, one gives way
-QUEUED      it is queued with the sender: others put off theirs; if two have it queued, one of them gives way. A job
-            that the sender has given away since may come to a node before that, over others: its counters tell
+QUEUED      it is queued with the sender: others put off theirs; if two have it queued, one of them gives way
 WORKING     somebody works on it: nobody queues it for its retry time, or for as long as the sender says
 """
 
@@ -11,14 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.delivery import WARN_MS, schedule, tell_queued
+from penstock.broker.core.delivery import WARN_MS, schedule
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
     BCAST_WILLQUEUE,
     COUNTER_MASK,
     GIVEN,
-    MOVED,
     OUT,
     QUEUED,
     WAIT_REPL,
@@ -26,6 +24,7 @@ from penstock.broker.core.jobs import (
 )
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
+from penstock.broker.core.outbox import tell_holders
 from penstock.broker.core.replication import join_holders
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
@@ -68,7 +67,7 @@ def heard_willqueue(
         join_holders(node, job, peer.alone.union(nodes or ()))
         left_ms = job.requeue_at - node.now_ms
         if job.state == QUEUED:
-            tell_queued(node, job)
+            tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
         elif job.flags & (OUT | GIVEN) and left_ms > 0 and peer.abilities & bus.CAN_MANY:
             node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms, bus.tries_flags(job.tries))
         elif left_ms <= 2 * WARN_MS and gives_way(job_id, node.cluster.my_id, peer.id):
@@ -77,13 +76,11 @@ def heard_willqueue(
 
 def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
     """Put off our own requeue, or give way."""
-    for job_id, counters in refs:
+    for job_id, _ in refs:
         job = _find(node, peer, job_id)
         if job is None:
             continue
         join_holders(node, job, peer.alone.union(nodes or ()))
-        if _is_past(job, counters):
-            continue
         if flags & bus.INCR_NACKS:
             job.nacks = (job.nacks + 1) & COUNTER_MASK
             job.flags &= ~(OUT | GIVEN)  # whoever had it gave it back there: no reason to refuse it, nor a lease
@@ -96,12 +93,6 @@ def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             _lose_lease(node, job)
         give_way = job.state != QUEUED or gives_way(job_id, node.cluster.my_id, peer.id)
         _put_off(node, job, job.rules.retry_ms, give_way)
-
-
-def _is_past(job: Job, counters: int) -> bool:
-    """Whether a job was given to us after the queueing that another node tells of, and waits or is out here since."""
-    is_here = job.state == QUEUED or (job.state == ACTIVE and bool(job.flags & OUT))
-    return is_here and bool(job.flags & MOVED) and bus.includes(job.nacks, job.deliveries, counters)
 
 
 def _lose_lease(node: Node, job: Job) -> None:
