@@ -131,8 +131,9 @@ async def test_queues_share_the_hands_and_an_empty_one_takes_none() -> None:
 
 @virtual
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_until_empty_queues_take_turns(concurrency: int) -> None:
+async def test_until_empty_queues_take_turns(concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with memory_store() as store:
+        _count_run_times_in(monkeypatch, asyncio.get_running_loop())
         for name in ("a", "b"):
             await store.queue(name).push_many([name] * 40)
         order: list[str] = []

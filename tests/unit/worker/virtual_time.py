@@ -64,5 +64,6 @@ def memory_store(**options: Any) -> Store:
     """A store of its own whose clock is the loop's."""
     store = penstock.connect("memory:", **options)
     loop = asyncio.get_running_loop()
-    store._driver.inner.now_ms = lambda: round(loop.time() * 1000)  # type: ignore[attr-defined]
+    driver: Any = store._driver
+    driver.inner.now_ms = lambda: round(loop.time() * 1000)
     return store
