@@ -184,4 +184,4 @@ def test_a_cluster_that_can_not_be_made_says_why(environment: dict[str, str]) ->
     done = run(environment, "--port", 65535)
     assert done.returncode == 1
     assert done.stderr.startswith("demo: failed: `penstock cluster create` ended with code 2:\n")
-    assert "--base-port 65535 can't be" in done.stderr
+    assert "--base-port must be 1 to" in done.stderr
