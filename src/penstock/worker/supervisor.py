@@ -137,11 +137,13 @@ class Child:
     async def _listen(self, ours: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
-            while line := await reader.readline():
-                message = json.loads(line)
-                if message.get("ready"):
-                    self.is_ready.set()
-                self.counts = message.get("counts", self.counts)
+            # A process that is killed with something unread in its socket resets the connection.
+            with suppress(ConnectionError):
+                while (line := await reader.readline()).endswith(b"\n"):
+                    message = json.loads(line)
+                    if message.get("ready"):
+                        self.is_ready.set()
+                    self.counts = message.get("counts", self.counts)
         finally:
             self._channel = None
             writer.close()
