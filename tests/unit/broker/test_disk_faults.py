@@ -330,8 +330,7 @@ def test_the_matrix_finds_writes_that_are_lost(
 ) -> None:
     calls = calls_of_a_life(tmp_path)
     plant(monkeypatch)
-    found = 0
-    for fail_at in range(calls // 4, calls + 1, EVERY):
+    for fail_at in range(calls // 4, calls + 1):
         directory = tmp_path / f"{fail_at}"
         directory.mkdir()
         told = Told()
@@ -339,5 +338,5 @@ def test_the_matrix_finds_writes_that_are_lost(
         try:
             check(directory, told)
         except (AssertionError, PenstockError):
-            found += 1
-    assert found
+            return
+    pytest.fail("no lost write was found")
