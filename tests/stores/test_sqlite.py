@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +83,10 @@ def test_what_is_answered_is_on_the_disk_unless_told_otherwise(url: str, sync: s
         assert (_pragma(store, "synchronous"), _pragma(store, "journal_mode")) == (level, "wal")
 
 
-@pytest.mark.parametrize("query", ["sync=maybe", "lock_timeout=soon", "lock_timeout=-1", "lock_timeout=nan"])
+@pytest.mark.parametrize(
+    "query",
+    ["sync=maybe", "lock_timeout=soon", "lock_timeout=-1", "lock_timeout=nan", "mode=all", "mode=0400", "mode=1777"],
+)
 def test_options_that_can_not_be(url: str, query: str) -> None:
     with pytest.raises(CallerError, match=query.partition("=")[0]):
         blocking.connect(f"{url}?{query}")
@@ -97,6 +101,45 @@ def test_a_file_of_another_kind_is_refused(path: Path, url: str) -> None:
     with pytest.raises(StoreError, match="file of another kind"), blocking.connect(url):
         pass
     assert path.read_bytes() == before
+
+
+def _modes(path: Path) -> dict[str, str]:
+    return {file.name.removeprefix(path.name): f"{file.stat().st_mode & 0o7777:04o}" for file in path.parent.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("query", "mode"), [("", "0600"), ("?mode=0660", "0660"), ("?mode=640", "0640"), ("?mode=0o666", "0666")]
+)
+def test_a_file_is_its_owners_alone_unless_told_otherwise(path: Path, url: str, query: str, mode: str) -> None:
+    before = os.umask(0o022)
+    try:
+        with blocking.connect(url + query) as store:
+            store.queue("q").push(1)
+            assert _modes(path) == {"": mode, "-wal": mode, "-shm": mode}
+    finally:
+        os.umask(before)
+
+
+def test_the_mode_may_be_a_number(path: Path, url: str) -> None:
+    with blocking.connect(url, mode=0o660) as store:
+        store.queue("q").push(1)
+    assert _modes(path) == {"": "0660"}
+
+
+def test_a_file_that_exists_keeps_its_mode(path: Path, url: str) -> None:
+    path.touch()
+    path.chmod(0o644)
+    with blocking.connect(f"{url}?mode=0600") as store:
+        store.queue("q").push(1)
+        assert _modes(path) == {"": "0644", "-wal": "0644", "-shm": "0644"}
+
+
+def test_a_file_behind_a_link_is_its_owners_alone(tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to("jobs.db")
+    with blocking.connect(f"sqlite:///{link}") as store:
+        store.queue("q").push(1)
+    assert (tmp_path / "jobs.db").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

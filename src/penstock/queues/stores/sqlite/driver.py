@@ -47,7 +47,7 @@ from penstock.queues.capabilities import Capability
 from penstock.queues.options import Address, Options
 from penstock.queues.scan import Part, Rows, Wanted
 from penstock.queues.stores.sqlite import scan
-from penstock.queues.stores.sqlite.file import LOCK_S, SYNC, SqliteFile
+from penstock.queues.stores.sqlite.file import LOCK_S, MODE, SYNC, SqliteFile
 from penstock.queues.stores.sqlite.stats import ADD, SqliteStats
 
 BODY_BYTES_MAX = 256 * 1024 * 1024  # SQLite takes a thousand million, but a job has to fit into memory a few times
@@ -87,9 +87,10 @@ class SqliteDriver(Driver):
     """Jobs in a file that any number of processes share.
 
     Options of its own: `sync` is full (the default), normal or off; `lock_timeout` is how many seconds a change waits
-    for those of other processes. The file is made by the first push or the first consumer; reading from a path where
-    none is leaves nothing there. Consumers of other processes hear of a job by watching the file's version: every 1 or
-    2 ms while jobs come, and every 20 ms when none has come for a second.
+    for those of other processes; `mode` is the mode of a new file, as an octal number: 0600 unless given. The file is
+    made by the first push or the first consumer; reading from a path where none is leaves nothing there. Consumers of
+    other processes hear of a job by watching the file's version: every 1 or 2 ms while jobs come, and every 20 ms when
+    none has come for a second.
 
     If the file is removed or replaced while it is open, the next change fails with ConnectionLost (a read may take a
     second to notice), and the call after that uses what is there by then. Callers that wait for jobs go on waiting,
@@ -113,7 +114,7 @@ class SqliteDriver(Driver):
             Capability.SHARED_PAUSE,
         }
     )
-    own_options: ClassVar[frozenset[str] | None] = frozenset({"sync", "lock_timeout"})
+    own_options: ClassVar[frozenset[str] | None] = frozenset({"sync", "lock_timeout", "mode"})
     watch_s: ClassVar[float | None] = 0.02  # at most, and less after a job: asking costs some 10 µs, and no disk
     compares: ClassVar[frozenset[str]] = scan.COMPARES
     can_count: ClassVar[bool] = True
@@ -121,7 +122,7 @@ class SqliteDriver(Driver):
     def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         given = {**address.rest, **extra}
-        self.file = SqliteFile(_path(address), _sync(given), _lock_s(given))
+        self.file = SqliteFile(_path(address), _sync(given), _lock_s(given), _mode(given))
 
     @property
     def place(self) -> str:
@@ -550,3 +551,15 @@ def _lock_s(given: dict[str, Any]) -> float:
     if not 0 <= seconds <= 3600:
         raise CallerError(f"lock_timeout={given['lock_timeout']!r}: give seconds, 0 to 3600")
     return seconds
+
+
+def _mode(given: dict[str, Any]) -> int:
+    value = given.get("mode", MODE)
+    try:
+        mode = value if isinstance(value, int) else int(str(value), 8)
+    except ValueError:
+        mode = 0
+    if mode & MODE != MODE or mode & ~0o666:
+        shown = f"{value:04o}" if isinstance(value, int) and value >= 0 else value
+        raise CallerError(f"mode must be octal, from 0600 to 0666, and let the owner read and write, got {shown}")
+    return mode

@@ -15,6 +15,8 @@ Rules that hold here:
    there.
 6. A file that somebody has removed or replaced is noticed, before each change and now and then by who only reads. The
    call fails with ConnectionLost, nothing is done, and the next one opens what is there by then.
+7. A new file has the mode 0600, unless the store's option `mode` has another. SQLite gives the same mode to the files
+   `-wal` and `-shm`. An existing file keeps its mode.
 """
 
 import os
@@ -37,6 +39,7 @@ LOOK_S = 0.0005  # between two looks whether it may begin: at first, and when it
 LOOK_S_MAX = 0.005
 PLACE_S = 1.0  # between two looks of who reads whether the path still leads to the file that is open
 CACHE_KIB = 16 * 1024  # of pages in memory: the inner pages of indexes over some million jobs
+MODE = 0o600  # of a new file: what the broker's umask gives its journal
 SYNC = {"full": "FULL", "normal": "NORMAL", "off": "OFF"}
 
 TABLES = """
@@ -105,17 +108,20 @@ ADVICE = {
 }
 _PRIMARY = 0xFF  # of an extended code
 
+_creating = threading.Lock()  # held by one who has the lock of a file, so that nobody forks meanwhile
+
 Result = TypeVar("Result")
 
 
 class SqliteFile:
     """A file, opened when it is first needed."""
 
-    def __init__(self, path: Path, sync: str = "full", lock_s: float = LOCK_S) -> None:
+    def __init__(self, path: Path, sync: str = "full", lock_s: float = LOCK_S, mode: int = MODE) -> None:
         self.path = path.absolute()  # the process may change its directory before it opens the file anew
         self.lock = threading.RLock()
         self._sync = SYNC[sync]
         self._lock_s = lock_s
+        self._mode = mode
         self._connection: sqlite3.Connection | None = None
         self._nothing: sqlite3.Connection | None = None  # what is read while there is no file
         self._is_open = False
@@ -224,7 +230,18 @@ class SqliteFile:
                 time.sleep(pause_s * (0.5 + random.random()))
                 pause_s = min(1.2 * pause_s, LOOK_S_MAX)
 
+    def _create(self) -> None:
+        """Create the file with its mode, if it doesn't exist. Where that fails, SQLite's error says why."""
+        # Closing a descriptor ends all locks that the process has on a file. So no connection may be made between.
+        with _creating, suppress(OSError):
+            descriptor = os.open(self.path.resolve(), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, MODE)
+            try:
+                os.fchmod(descriptor, self._mode)
+            finally:
+                os.close(descriptor)
+
     def _connect(self) -> sqlite3.Connection:
+        self._create()
         connection = sqlite3.connect(
             self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
         )
