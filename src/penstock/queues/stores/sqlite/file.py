@@ -108,7 +108,7 @@ ADVICE = {
 }
 _PRIMARY = 0xFF  # of an extended code
 
-_creating = threading.Lock()  # held by one who has the lock of a file, so that nobody forks meanwhile
+_creating = threading.Lock()  # held while a file is created: see `SqliteFile._create`
 
 Result = TypeVar("Result")
 
