@@ -145,7 +145,7 @@ def _take_hundreds(server: Server, requests: int) -> Rate:
 
 
 def _hundreds(requests: int) -> int:
-    """How many jobs so many commands are, spread evenly over the connections."""
+    """Return the number of jobs in this number of commands, spread evenly over the connections."""
     return max(1, requests // CONNECTIONS) * CONNECTIONS * MANY
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock import blocking, fsq
 from penstock.fsq import constants
-from penstock.fsq.engine import Engine, Job
+from penstock.fsq.engine import Engine, ScanJob
 
 DATA = b"x" * 200
 BATCH = 100
@@ -110,7 +110,7 @@ def _scan_children(place: Path, count: int, jobs: int) -> float:
     for number in range(few):
         fsq.senqueue("q", DATA, number)
     constants.load({"FSQ_ROOT": str(place), "FSQ_SYNC": "1"})
-    return seconds(lambda: Engine(Job("q", ["true"], jobs=jobs)).run()) * count / few
+    return seconds(lambda: Engine(ScanJob("q", ["true"], jobs=jobs)).run()) * count / few
 
 
 # The same directories through the queue library.
@@ -118,7 +118,7 @@ def _scan_children(place: Path, count: int, jobs: int) -> float:
 
 @contextlib.contextmanager
 def store_queue(place: Path, filled: int = 0) -> Iterator[blocking.Queue]:
-    """A queue of the store, installed, with so many jobs in it."""
+    """An installed queue of the store with `filled` jobs in it."""
     with blocking.connect(f"fsq:{place}?sync=0") as store:
         store.queue("q").push(b"")
         store.queue("q").pop(0)
@@ -290,7 +290,7 @@ def rates(rounds: int, items: int, directory: str | None) -> None:
 
 
 def growth(lengths: list[int], items: int, directory: str | None) -> None:
-    """What an item costs while so many wait."""
+    """What an item costs while others wait."""
     print(f"\n{'waiting':>10}{'enqueue µs':>12}{'listing s':>11}{'first item s':>14}{'scan+done µs':>14}")
     costs: list[tuple[float, float]] = []
     with folder(directory) as place:

@@ -21,10 +21,10 @@ from bench.table import Table
 SIZES = (10, 30, 100)
 QUICK_SIZES = (5, 10)
 NODE_TIMEOUTS_MS = (15_000, 3_000)
-STEADY_TIMEOUTS = 2  # so many node timeouts are counted: everybody pings everybody twice in each
+STEADY_TIMEOUTS = 2  # node timeouts that are counted: in each, every node pings every other one twice
 QUICK_ROUNDS_MAX = 1
 NEVER = "never"
-PHASE_TIMEOUTS_MAX = 20  # what takes longer than so many node timeouts doesn't happen
+PHASE_TIMEOUTS_MAX = 20  # node timeouts; what takes longer doesn't happen
 
 
 @dataclass(frozen=True)

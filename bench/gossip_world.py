@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
 
-from penstock.broker.core import gossip, messages
-from penstock.broker.core.gossip import Line
+from penstock.broker.core import gossip, inputs
+from penstock.broker.core.gossip import LinkInfo
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.membership import FAIL, HANDSHAKE, LINKED, PFAIL, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.waiting import Addition, Waiter
+from penstock.broker.core.replication import Addition
+from penstock.broker.core.waiters import Waiter
 from penstock.wire import bus
 
 LATENCY_MS = 0.5
@@ -52,8 +53,8 @@ class Link:
         self.target = target
         self.peer = peer
         self.is_open = True
-        self.forth = Line(None, caller.ip, target.ip, lambda data: world.reply(self, data))
-        self.back = Line(peer, target.ip, caller.ip, lambda data: None)
+        self.forth = LinkInfo(None, caller.ip, target.ip, lambda data: world.reply(self, data))
+        self.back = LinkInfo(peer, target.ip, caller.ip, lambda data: None)
 
 
 class Machine:
@@ -149,7 +150,7 @@ class World:
         self.now_ms = end_ms
 
     def run_until(self, is_done: Callable[[], bool], ms_max: float) -> float:
-        """Let time pass until something is so, to the next tenth of a second; gives how long that took, or inf."""
+        """Let time pass until something is so, to the next tenth of a second; return how long that took, or inf."""
         begin_ms = self.now_ms
         while not is_done():
             if self.now_ms - begin_ms >= ms_max:
@@ -252,8 +253,8 @@ class World:
         if link.is_open and link.caller.state == UP:
             self._receive(link.caller, link.back, data)
 
-    def _receive(self, machine: Machine, line: Line, data: bytes) -> None:
+    def _receive(self, machine: Machine, link: LinkInfo, data: bytes) -> None:
         node = machine.turn()
         for message in self._reader.feed(data):
-            messages.receive(node, line, message)
+            inputs.receive(node, link, message)
         node.outbox.flush()

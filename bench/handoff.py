@@ -37,7 +37,7 @@ class Caller:
         self.socket.sendall(request)
 
     def reply(self, lines: int) -> bytes:
-        """Wait for so many lines; an error or silence ends the run."""
+        """Wait for `lines` lines; an error or silence ends the run."""
         data = b""
         while data.count(b"\n") < lines:
             try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.queue_peers.commands import JOBS, LATENCIES, PYTHON_PEERS, RUNS, Run, measure, output
 from bench.report import NO_BAR, Bar, Line, Report, command_used, machine, options
-from bench.rounds import Rounds
+from bench.rounds import Rounds, Session
 from bench.servers import stop_on_sigterm
 
 Figures = dict[str, float]
@@ -33,6 +33,10 @@ END_TO_END = "end to end"
 # By our store, which of Keuss' it is held against, and by which part of the usual number of jobs.
 KEUSS = {"redis+list": ("redis-list", 1), "redis+oq": ("redis-oq", 1), "postgresql": ("postgres", 4)}
 ALONE_IN_ITS_FIELD = ("disque", "sqlite")  # no Keuss there
+# One push after the other, each awaited, beside the libraries whose producers enqueue one by one; the bar is Huey's.
+PUSHERS = ("redis+oq", "disque")
+PUSHES = {"push in turn": "push_in_turn_per_s", "push in turn, blocking": "push_blocking_in_turn_per_s"}
+PUSH_PEERS = {"huey": Bar(ratio_min=1.0), "dramatiq": NO_BAR}
 
 SINGLE_BARS = {"redis+list": Bar(ratio_min=1.0), "redis+oq": Bar(ratio_min=1.0), "postgresql": Bar(ratio_min=1.5)}
 MANY_BARS = {"redis+list": Bar(ratio_min=2.0), "redis+oq": Bar(ratio_min=2.0), "postgresql": Bar(ratio_min=5.0)}
@@ -89,7 +93,7 @@ class Theirs:
         return rates_of(measure(self.which, _jobs(quick), latencies))
 
 
-AnySession = Ours | Theirs
+AnySession = Session[Figures]
 
 
 def _jobs(quick: bool) -> int:
@@ -144,9 +148,19 @@ def _calls() -> Iterator[Row]:
             yield Row(f"{store}: {title.partition(' /')[0]}", "/s", Ours(store, f"{CALLS} on {store}"), figure)
 
 
+def _pushes() -> Iterator[Row]:
+    """Single pushes of one producer beside those of other libraries: what a web request sees."""
+    for store in PUSHERS:
+        for peer, bar in PUSH_PEERS.items():
+            run = next(run for run in RUNS if run.peer == peer)
+            for title, figure in PUSHES.items():
+                ours = Ours(store, f"{CALLS} on {store}")
+                yield Row(f"{store}: {title} / {peer}", "/s", ours, figure, (Theirs(run, CALLS),), "enqueue_per_s", bar)
+
+
 def _workers() -> Iterator[Row]:
     """Jobs run by one worker process, beside each library, the best of Python's, and how soon one begins."""
-    libraries = [Theirs(run, END_TO_END) for run in RUNS if run.peer != "keuss"]
+    libraries = [Theirs(run, END_TO_END) for run in RUNS if run.peer not in ("keuss", "procrastinate")]
     python = tuple(theirs for theirs in libraries if theirs.which.peer in PYTHON_PEERS)
     for store, bar in WORKER_BARS.items():
         ours = Ours(store, END_TO_END)
@@ -162,7 +176,7 @@ def _workers() -> Iterator[Row]:
         yield Row(f"{store}: push to handler when idle, p99 / the best", "ms", ours, "latency_p99_ms", python)
 
 
-ROWS: list[Row] = [*_calls(), *_workers()]
+ROWS: list[Row] = [*_calls(), *_pushes(), *_workers()]
 
 
 def line_of(row: Row, rounds: Rounds[Figures]) -> Line:

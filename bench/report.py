@@ -39,7 +39,7 @@ class Bar:
     aim: float | None = None
 
     def met(self, ours: float, ratio: float | None) -> bool | None:
-        """Whether the medians reach the bar; None if there is none."""
+        """Whether the medians reach the bar; None without a bar."""
         verdicts = []
         if self.ours_max is not None:
             verdicts.append(ours <= self.ours_max)

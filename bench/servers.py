@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,10 +184,11 @@ def start(
     program: Path = PENSTOCK,
     timeout_s: float = START_TIMEOUT_S,
     fsync: str = EVERYSEC,
+    more: Sequence[str] = (),
 ) -> Server:
     """Starts a server and waits until it answers; the time from the fork to the first PONG is kept."""
     port = free_port()
-    command = command_line(kind, port, directory, journal, program, fsync)
+    command = [*command_line(kind, port, directory, journal, program, fsync), *more]
     if shutil.which(command[0]) is None:
         raise NotRunError(f"{command[0]} is not installed")
     with (directory / "bench.log").open("wb") as log:
@@ -218,10 +219,12 @@ def stop_on_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def running(kind: str, journal: bool = False, program: Path = PENSTOCK, fsync: str = EVERYSEC) -> Iterator[Server]:
-    """A server for the length of a block, in a directory that goes away with it."""
+def running(
+    kind: str, journal: bool = False, program: Path = PENSTOCK, fsync: str = EVERYSEC, more: Sequence[str] = ()
+) -> Iterator[Server]:
+    """A server for the length of a block, in a directory that goes away with it; `more` are words of its command."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{kind}-") as name:
-        server = start(kind, journal, Path(name), program, fsync=fsync)
+        server = start(kind, journal, Path(name), program, fsync=fsync, more=more)
         try:
             yield server
         finally:

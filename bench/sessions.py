@@ -110,7 +110,7 @@ def _beanstalkd(server: Server, theirs: int, own: int, depth: int) -> Rates:
 
 
 def _slices(requests: int) -> int:
-    """So many that a slice is about 3,200 jobs: 64 for each of 50 connections, two pipelines of 32."""
+    """A number that makes a slice about 3,200 jobs: 64 for each of 50 connections, two pipelines of 32."""
     return max(1, requests // 3_200)
 
 

@@ -222,7 +222,7 @@ def write_jobs(url: str, jobs: int) -> None:
 
 
 def batch_read(url: str) -> int:
-    """Read all jobs into nothing; gives how many there were."""
+    """Read all jobs into nothing; return how many there were."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -246,7 +246,7 @@ class Driven:
         self.offset = self.reader.initialOffset()
 
     def batch(self) -> Mark:
-        """Ack the batch before, claim and read the next one; gives what it took."""
+        """Ack the batch before, claim and read the next one; return what it took."""
         began = Mark.now()
         end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
         parts = self.reader.partitions(self.offset, end)

@@ -70,7 +70,7 @@ def _steps_file() -> Path:
 
 
 def forget_steps() -> None:
-    """Begin anew."""
+    """Start again."""
     _steps_file().write_text("")
 
 

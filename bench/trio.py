@@ -85,7 +85,7 @@ class Trio:
         return [int(node.info("registered_jobs") or -1) for node in self.nodes]
 
     def settle(self, jobs: int) -> None:
-        """Wait until each node holds so many jobs."""
+        """Wait until each node holds `jobs` jobs."""
         limit_s = time.perf_counter() + SETTLE_TIMEOUT_S
         while (found := self.jobs()) != [jobs] * NODES:
             if time.perf_counter() > limit_s:
@@ -115,7 +115,7 @@ class Trio:
         return counted_bytes(done.stdout) if done.returncode == 0 else None
 
     def cost(self, load: Callable[[], Rate], jobs: int) -> Cost:
-        """Run a load, wait until each node holds so many jobs, and tell what all that took."""
+        """Run a load, wait until each node holds the jobs, and return what all that took."""
         messages, bus_bytes, cpu_s = self.messages(), self.bus_bytes(), self.nodes[0].cpu_s()
         rate = load()
         self.settle(jobs)

@@ -19,7 +19,7 @@ class Workers(Client):
     """Connections that take and acknowledge jobs, `depth` at a time."""
 
     def work(self, jobs: int, depth: int) -> Rate:
-        """Take and acknowledge so many jobs, which must be there, in whole batches."""
+        """Take and acknowledge `jobs` jobs, which must be there, in whole batches."""
         batches = max(1, jobs // depth)
         server_cpu_s, client_cpu_s = self.server.cpu_s(), time.process_time()
         begin_s = time.perf_counter()

@@ -88,7 +88,7 @@ class BusCluster:
         return found
 
     def flags(self, peer: BusPeer) -> frozenset[str]:
-        """Give the flags that the node has for a peer; none if it doesn't know it."""
+        """Return the flags that the node has for a peer; none if it doesn't know it."""
         line = self.lines().get(peer.id)
         return line.flags if line else frozenset()
 
@@ -115,13 +115,13 @@ class BusCluster:
         return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
     def fact(self, job_id: bytes, name: str) -> Any:
-        """Give one field of SHOW for a job that must be known."""
+        """Return one field of SHOW for a job that must be known."""
         facts = self.show(job_id)
         assert facts is not None, f"{job_id!r} is unknown"
         return facts[name]
 
     def state(self, job_id: bytes) -> str:
-        """Give the state of a job, or `unknown`."""
+        """Return the state of a job, or `unknown`."""
         facts = self.show(job_id)
         return facts["state"].decode() if facts else "unknown"
 

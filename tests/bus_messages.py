@@ -85,7 +85,7 @@ class BadFrameError(Exception):
 
 
 class BadJobError(Exception):
-    """Bytes that are no serialized job."""
+    """Bytes that aren't a serialized job."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class JobCopy:
 
 
 def decode_jobs(data: bytes) -> Iterator[JobCopy]:
-    """Read serialized jobs up to the end of the bytes, or up to the first that is none."""
+    """Read serialized jobs up to the end of the bytes, or up to the first that is not valid."""
     while data:
         whole, data = _take_string(data, "a job")
         if len(whole) < JOB.size:
@@ -400,7 +400,7 @@ def job_complaints(job: JobCopy) -> list[str]:
     return [
         text
         for is_wrong, text in (
-            (not JOB_ID.fullmatch(job.id), "this is no job id"),
+            (not JOB_ID.fullmatch(job.id), "this isn't a job id"),
             (job.state > ACKED, f"its state is {job.state}"),
             (job.flags & DELIVERED, "its DELIVERED flag is set"),
             (job.flags > 7, f"its flags are {job.flags}"),

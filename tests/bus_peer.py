@@ -118,7 +118,7 @@ class BusPeer:
         self._add_contact(host, port, greeting="")
 
     def join(self, host: str, port: int) -> bytes:
-        """Introduce itself to a node, wait until it has connected back and been answered, and give its id."""
+        """Introduce itself to a node, wait until it has connected back and been answered, and return its id."""
         contact = self._add_contact(host, port, greeting="MEET")
         self._wait(lambda: contact.id, f"a PONG to the MEET to port {port}")
         self._wait(
@@ -128,7 +128,7 @@ class BusPeer:
         return contact.id
 
     def wait_until_met(self) -> bytes:
-        """Wait until a node that sent a MEET has been connected back to and has answered, and give its id."""
+        """Wait until a node that sent a MEET has been connected back to and has answered, and return its id."""
         met: bytes = self._wait(
             lambda: next((contact.id for contact in self._contacts if contact.id), None), "somebody's MEET"
         )
@@ -191,7 +191,7 @@ class BusPeer:
         timeout: float = PATIENCE_S,
         **fields: Any,
     ) -> Message:
-        """Give the first message of this type, with these fields, that was not given before; wait for it if need be."""
+        """Return the first message of this type, with these fields, not returned before; wait for it."""
 
         def take() -> Message | None:
             for place, message in self._find(kind, where, fields):
@@ -203,12 +203,12 @@ class BusPeer:
         return found
 
     def seen(self, kind: Kind, where: Callable[[Message], object] | None = None, **fields: Any) -> list[Message]:
-        """Give all messages of this type and with these fields that have come so far."""
+        """Return all messages of this type and with these fields that have come so far."""
         with self._news:
             return [message for message in self.received if _fits(message, kind, where, fields)]
 
     def hears(self, kind: Kind) -> bool:
-        """Tell whether `wait_for` would give such a message at once."""
+        """Whether `wait_for` would give such a message at once."""
         with self._news:
             return any(self._find(kind, None, {}))
 
@@ -267,7 +267,7 @@ class BusPeer:
         return future.result(PATIENCE_S)
 
     def _wait(self, what: Callable[[], Any], name: str, timeout: float = PATIENCE_S) -> Any:
-        """Wait until something is true, and give it."""
+        """Wait until something is true, and return it."""
         with self._news:
             value = self._news.wait_for(what, timeout)
             if value:

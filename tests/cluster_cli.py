@@ -21,7 +21,7 @@ from tests.processes import NodeProcess, free_port, wait_until
 
 PATIENCE_S = 240.0
 COMMAND = [sys.executable, "-m", "penstock", "cluster"]
-SOURCE = Path(local.__file__).parents[2]
+SOURCE = Path(local.__file__).parents[3]
 
 OPEN = Access()
 
@@ -50,7 +50,7 @@ def cluster(*words: object, **variables: str) -> Ended:
 
 
 def done(*words: object, **variables: str) -> str:
-    """Run a command that must succeed, and give what it printed."""
+    """Run a command that must succeed, and return what it printed."""
     ended = cluster(*words, **variables)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -116,7 +116,7 @@ def at(node: NodeProcess) -> str:
 
 
 def fetch_all(addresses: list[str], queue: str, expected: set[bytes]) -> set[bytes]:
-    """Take and ack all jobs of a queue, wherever they are, until these have come; gives what came."""
+    """Take and ack all jobs of a queue, wherever they are, until these have come; return what came."""
     found: set[bytes] = set()
 
     def take() -> bool:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -77,7 +77,7 @@ def _port_locks() -> int:
 
 
 def lacking(what: str) -> NoReturn:
-    """Give up a test for want of something that `make setup` brings: skipped here, failed in CI."""
+    """Skip a test that needs something which `make setup` installs; in CI, fail."""
     reason = f"{what} isn't installed: run `make setup`"
     pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
@@ -96,7 +96,7 @@ def need_module(name: str) -> Any:
 
 
 def wait_until(what: Callable[[], object], seconds: float = START_SECONDS, every: float = 0.01) -> Any:
-    """Poll until something is true, and give it."""
+    """Poll until something is true, and return it."""
     deadline = time.monotonic() + seconds
     while True:
         value = what()
@@ -107,29 +107,41 @@ def wait_until(what: Callable[[], object], seconds: float = START_SECONDS, every
         time.sleep(every)
 
 
-class NodeProcess:
-    """A real `penstock server` in a directory of its own. Directives are given as keywords."""
+HOST = "127.0.0.1"
+STOP_SECONDS = 30.0
 
-    def __init__(self, directory: Path, port: int | None = None, **directives: object) -> None:
+
+class ServerProcess:
+    """A server: a process, its directory, its port and its log."""
+
+    name = "server"
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
         self.directory = directory
-        self.host = "127.0.0.1"
+        self.host = HOST
         self.port = free_port() if port is None else port
-        self.directives: dict[str, object] = {"bind": self.host, "port": self.port, "dir": directory, **directives}
-        self.process: subprocess.Popen[bytes] | None = None
         self.log = directory / "log"
-        self.options: dict[str, Any] = {}  # how clients connect, where host and port are not enough
-        self._connection: Connection | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def argv(self) -> list[str]:
-        words = [sys.executable, "-m", "penstock", "server"]
-        for name, value in self.directives.items():
-            words += ["--" + name.replace("_", "-"), *str(value).split(" ")]
-        return words
+        raise NotImplementedError
 
-    def start(self, wait: bool = True) -> NodeProcess:
+    @property
+    def process_options(self) -> dict[str, Any]:
+        """Further arguments of Popen."""
+        return {}
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        raise NotImplementedError
+
+    def start(self, wait: bool = True) -> Self:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.process_options
+            )
         if wait:
             self.wait_until_it_answers()
         return self
@@ -140,7 +152,54 @@ class NodeProcess:
     def _answers(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise AssertionError(f"the node ended with {self.process.returncode}:\n{self.log.read_text()}")
+            text = self.log.read_text(errors="replace")
+            raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{text}")
+        return self.is_ready()
+
+    def kill_hard(self) -> None:
+        """kill -9, as a power cut would; what the system has not been told to sync may still be written."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> Any:
+        """End it as its administrator would."""
+        if self.process is None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill_hard()
+            raise
+        self.process = None
+
+    def restart(self) -> Self:
+        """Start it again on the same port and directory, after ending it if it still runs."""
+        self.stop()
+        return self.start()
+
+
+class NodeProcess(ServerProcess):
+    """A real `penstock server` in a directory of its own. Directives are given as keywords."""
+
+    name = "the node"
+
+    def __init__(self, directory: Path, port: int | None = None, **directives: object) -> None:
+        super().__init__(directory, port)
+        self.directives: dict[str, object] = {"bind": self.host, "port": self.port, "dir": directory, **directives}
+        self.options: dict[str, Any] = {}  # how clients connect, where host and port are not enough
+        self._connection: Connection | None = None
+
+    @property
+    def argv(self) -> list[str]:
+        words = [sys.executable, "-m", "penstock", "server"]
+        for name, value in self.directives.items():
+            words += ["--" + name.replace("_", "-"), *str(value).split(" ")]
+        return words
+
+    def is_ready(self) -> bool:
         try:
             with self.connect() as connection:
                 return connection.execute("PING") == b"PONG"
@@ -159,7 +218,7 @@ class NodeProcess:
         return self._connection.execute(*words)
 
     def info(self) -> dict[str, str]:
-        """Give all of INFO as a dict."""
+        """Return all of INFO as a dict."""
         lines = self.call("INFO", "all").decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
@@ -218,14 +277,14 @@ def _sees_just(node: NodeProcess, ids: set[str]) -> bool:
 
 
 def resident_bytes(node: NodeProcess) -> int:
-    """Tell how much memory a node's process takes."""
+    """Return how much memory a node's process takes."""
     assert node.process is not None
     pages = int(Path(f"/proc/{node.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def settled_bytes(node: NodeProcess) -> int:
-    """Tell what a node says it uses, once that is steady: buffers are accounted for in rounds over all clients."""
+    """Return what a node says it uses, once that is steady: buffers are accounted for in rounds over all clients."""
     last = -1
 
     def is_steady() -> bool:

@@ -13,7 +13,7 @@ PATIENCE_S = 30.0
 
 
 def encode(*words: Word) -> bytes:
-    """Give a request as an array of bulks."""
+    """Return a request as an array of bulks."""
     raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in raw)
 
@@ -61,7 +61,7 @@ class RawLink:
         return head + b"".join(self.reply() for _ in range(size))
 
     def read(self, size: int) -> bytes:
-        """Read so many bytes of replies."""
+        """Read `size` bytes of replies."""
         return self._file.read(size)
 
     def rest(self) -> bytes:

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.processes import need_module, need_program, wait_until
-from tests.servers import HOST, RedisServer
+from tests.processes import HOST, need_module, need_program, wait_until
+from tests.servers import RedisServer
 
 SLOTS = 16_384
 
@@ -78,7 +78,7 @@ class RedisSentinel:
             return known["num-slaves"] == 1 and other is not None and other["master-link-status"] == "ok"
 
     def client(self, **options: Any) -> Any:
-        """Give a redis.Redis that asks the sentinel for the master at each new connection."""
+        """Return a redis.Redis that asks the sentinel for the master at each new connection."""
         sentinel = need_module("redis.sentinel").Sentinel([self.address], socket_timeout=30)
         return sentinel.master_for(self.service, **options)
 
@@ -128,7 +128,7 @@ class RedisCluster:
             return info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == SLOTS
 
     def client(self, **options: Any) -> Any:
-        """Give a redis.RedisCluster."""
+        """Return a redis.RedisCluster."""
         return need_module("redis").RedisCluster(HOST, self.nodes[0].port, **options)
 
     def kill_hard(self) -> None:

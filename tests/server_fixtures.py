@@ -6,19 +6,45 @@ starts belong to one test, which may kill and restart them; they are ended with 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.processes import NodeProcess, meet
 from tests.redis_groups import RedisCluster, RedisSentinel
-from tests.servers import PostgresServer, PostgresTemplate, RedisServer
+from tests.servers import MongoServer, PostgresServer, PostgresTemplate, RedisServer
 
 StartRedis = Callable[..., RedisServer]
 StartPostgres = Callable[..., PostgresServer]
+StartMongo = Callable[..., MongoServer]
 
 _numbers = count(1)
+
+
+def store_url(request: pytest.FixtureRequest, folder: Path, sqlite: str = "poll=0.05") -> str:
+    """The URL of a store of the kind that the fixture's parameter names.
+
+    Waiting workers look often, where the store has nothing that wakes them.
+    """
+    kind: str = request.param
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/jobs.db?{sqlite}"
+    if kind == "fsq":
+        return f"fsq:{folder}/root?poll=0.2&sync=0"
+    if kind == "redis+oq":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        return f"redis+oq://{redis.host}:{redis.port}/0?poll=0.5"
+    if kind == "postgresql":
+        return f"{request.getfixturevalue('postgres_database')}?poll=0.5"
+    if kind.startswith("mongodb"):
+        mongo: MongoServer = request.getfixturevalue("mongo_server")
+        return f"{mongo.url(kind, kind.replace('+', '_'))}?poll=0.5"
+    node: NodeProcess = request.getfixturevalue("shared_node")
+    return f"disque://{node.host}:{node.port}"
 
 
 def _folders(parent: Path, name: str) -> Iterator[Path]:
@@ -119,6 +145,64 @@ def start_postgres(postgres_template: PostgresTemplate) -> Iterator[StartPostgre
 
     def start(wait: bool = True, **settings: object) -> PostgresServer:
         servers.append(postgres_template.new_server(**settings))
+        return servers[-1].start(wait)
+
+    yield start
+    for server in servers:
+        server.kill_hard()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
+    """Three nodes of ours that know each other, for all tests of a module that leave them alive."""
+    started = [NodeProcess(tmp_path_factory.mktemp("node"), appendonly="no").start() for _ in range(3)]
+    meet(*started)
+    yield started
+    for node in started:
+        node.kill()
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer, postgres_database: str) -> Iterator[Any]:
+    """A connection to the test's database, which is empty; each statement is a transaction."""
+    with postgres_server.connect(postgres_database.rpartition("/")[2]) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def mongo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MongoServer]:
+    """One mongod, a replica set of one member, for all tests."""
+    server = MongoServer(tmp_path_factory.mktemp("mongo"))
+    try:
+        yield server.start()
+    finally:
+        server.kill_hard()
+
+
+@pytest.fixture(scope="session")
+def mongo_standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MongoServer]:
+    """One mongod that isn't a replica set, for all tests."""
+    server = MongoServer(tmp_path_factory.mktemp("mongo"), replica_set=None)
+    try:
+        yield server.start()
+    finally:
+        server.kill_hard()
+
+
+@pytest.fixture
+def mongo_database(mongo_server: MongoServer) -> str:
+    """The URL of an empty database on the shared mongod."""
+    return mongo_server.url(database=f"test{os.getpid()}x{next(_numbers)}")
+
+
+@pytest.fixture
+def start_mongo(tmp_path: Path) -> Iterator[StartMongo]:
+    """Start mongods with given options: each a replica set of its own, unless `replica_set` is None."""
+    servers: list[MongoServer] = []
+    folders = _folders(tmp_path, "mongo")
+
+    def start(wait: bool = True, **options: Any) -> MongoServer:
+        servers.append(MongoServer(next(folders), **options))
         return servers[-1].start(wait)
 
     yield start

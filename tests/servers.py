@@ -1,4 +1,4 @@
-"""Real servers of others for tests: redis-server and PostgreSQL, as Debian ships them.
+"""Real servers of others for tests: redis-server and PostgreSQL, as Debian ships them, and mongod from a wheel.
 
 Each has a directory and a loopback port of its own, is ended by the ids of its own processes, and comes back on the
 same port with the same directory, so that a test can kill it as a power cut would and look at what it kept. Redis
@@ -9,91 +9,20 @@ a directory outside of pytest's, which others can't enter; a data directory is m
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 from bench import postgres
 from bench.servers import NotRunError
-from tests.processes import free_port, lacking, need_module, need_program, wait_until
-
-HOST = "127.0.0.1"
-STOP_SECONDS = 30.0
-
-
-class ServerProcess:
-    """A server of others: a process, its directory, its port and its log."""
-
-    name = "server"
-    stop_signal = signal.SIGTERM
-
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        self.directory = directory
-        self.host = HOST
-        self.port = free_port() if port is None else port
-        self.log = directory / "log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def argv(self) -> list[str]:
-        raise NotImplementedError
-
-    @property
-    def process_options(self) -> dict[str, Any]:
-        """What Popen is told beside the command."""
-        return {}
-
-    def is_ready(self) -> bool:
-        """Tell whether it answers."""
-        raise NotImplementedError
-
-    def start(self, wait: bool = True) -> Self:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.process_options
-            )
-        if wait:
-            self.wait_until_it_answers()
-        return self
-
-    def wait_until_it_answers(self) -> None:
-        wait_until(self._answers)
-
-    def _answers(self) -> bool:
-        assert self.process is not None
-        if self.process.poll() is not None:
-            text = self.log.read_text(errors="replace")
-            raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{text}")
-        return self.is_ready()
-
-    def kill_hard(self) -> None:
-        """kill -9, as a power cut would; what the system has not been told to sync may still be written."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def stop(self) -> None:
-        """End it as its administrator would."""
-        if self.process is None:
-            return
-        self.process.send_signal(self.stop_signal)
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill_hard()
-            raise
-        self.process = None
-
-    def restart(self) -> Self:
-        """Start it again on the same port and directory, after ending it if it still runs."""
-        self.stop()
-        return self.start()
+from tests.processes import HOST, ServerProcess, lacking, need_module, need_program, wait_until
 
 
 class RedisServer(ServerProcess):
@@ -124,11 +53,11 @@ class RedisServer(ServerProcess):
         return f"redis://{self.host}:{self.port}/0"
 
     def client(self, **options: Any) -> Any:
-        """Give a redis.Redis; its replies are bytes unless told otherwise."""
+        """Return a redis.Redis; its replies are bytes unless told otherwise."""
         return need_module("redis").Redis(self.host, self.port, **{"socket_timeout": 30, **options})
 
     def is_ready(self) -> bool:
-        # By hand, as a client tries again a few times before it says that nobody is there. -LOADING is no answer yet.
+        # By hand, as a client tries again a few times before it says that nobody is there. -LOADING is not an answer.
         try:
             with socket.create_connection((self.host, self.port), 1.0) as link:
                 link.sendall(b"PING\r\n")
@@ -155,7 +84,7 @@ class PostgresTemplate:
             raise
 
     def new_server(self, **settings: Any) -> PostgresServer:
-        """Give a server, not started, with its own copy."""
+        """Return a server, not started, with its own copy."""
         directory = self.directory / f"server{self._servers}"
         self._servers += 1
         directory.mkdir(mode=0o700)
@@ -202,11 +131,11 @@ class PostgresServer(ServerProcess):
         return f"postgresql://{self.user}@{place}:{self.port}/{quote(database or self.database)}"
 
     def connect(self, database: str | None = None, **options: Any) -> Any:
-        """Give a psycopg connection in which each statement is a transaction."""
+        """Return a psycopg connection in which each statement is a transaction."""
         return need_module("psycopg").connect(self.url(database), **{"autocommit": True, **options})
 
     def create_database(self, name: str) -> str:
-        """Make an empty database, and give its URL."""
+        """Make an empty database, and return its URL."""
         sql = need_module("psycopg").sql
         with self.connect() as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -228,6 +157,78 @@ class PostgresServer(ServerProcess):
         wait_until(lambda: not any(_is_alive(pid) for pid in children))
 
 
+class MongoServer(ServerProcess):
+    """A mongod: a replica set of one member, or on its own. Options are keywords: `auth=None, tlsMode="requireTLS"`."""
+
+    name = "mongod"
+    database = "penstock_tests"
+
+    def __init__(
+        self, directory: Path, replica_set: str | None = "rs0", port: int | None = None, **options: object
+    ) -> None:
+        super().__init__(directory, port)
+        self.replica_set = replica_set
+        self.options: dict[str, object] = {
+            "bind_ip": HOST,
+            "port": self.port,
+            "dbpath": directory,
+            "wiredTigerCacheSizeGB": 0.25,
+            "nounixsocket": None,
+            **({} if replica_set is None else {"replSet": replica_set, "oplogSize": 16}),
+            **options,
+        }
+        # What tests don't look at, and a shutdown that doesn't wait for elections.
+        self.parameters: dict[str, object] = {
+            "diagnosticDataCollectionEnabled": "false",
+            "shutdownTimeoutMillisForSignaledShutdown": 0,
+            "ttlMonitorSleepSecs": 1,
+        }
+        self.is_initiated = replica_set is None
+
+    @property
+    def argv(self) -> list[str]:
+        words = [mongod_program()]
+        for name, value in self.options.items():
+            words += [f"--{name}"] if value is None else [f"--{name}", str(value)]
+        for name, value in self.parameters.items():
+            words += ["--setParameter", f"{name}={value}"]
+        return words
+
+    def url(self, scheme: str = "mongodb", database: str | None = None) -> str:
+        """Where a database is."""
+        return f"{scheme}://{self.host}:{self.port}/{database or self.database}"
+
+    def client(self, **options: Any) -> Any:
+        """Return a pymongo client of this one server."""
+        given = {"directConnection": True, "serverSelectionTimeoutMS": 5000, **options}
+        return need_module("pymongo").MongoClient(self.host, self.port, **given)
+
+    def is_ready(self) -> bool:
+        errors = need_module("pymongo").errors
+        try:
+            with self.client(serverSelectionTimeoutMS=3000) as client:  # a busy machine takes its time
+                if not self.is_initiated:
+                    members = [{"_id": 0, "host": f"{self.host}:{self.port}"}]
+                    client.admin.command("replSetInitiate", {"_id": self.replica_set, "members": members})
+                    self.is_initiated = True
+                return bool(client.admin.command("hello")["isWritablePrimary"])
+        except errors.PyMongoError:
+            return False
+
+
+def mongod_program() -> str:
+    """Find a mongod: the one that PENSTOCK_MONGOD names, one on the PATH, or that of the wheel."""
+    named = os.environ.get("PENSTOCK_MONGOD") or shutil.which("mongod")
+    if named:
+        return named
+    spec = importlib.util.find_spec("fiftyone")
+    for folder in () if spec is None else spec.submodule_search_locations or ():
+        program = Path(folder, "db", "bin", "mongod")
+        if program.is_file():
+            return str(program)
+    return lacking("mongod")
+
+
 def _children(parent: int) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _status(int(entry.name))[1:2] == [str(parent)]:
@@ -239,7 +240,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _status(pid: int) -> list[str]:
-    """Read the state, the parent and so on of a process; nothing if there is none."""
+    """Read the state, the parent and so on of a process; nothing if it is gone."""
     try:
         # The name in parentheses may hold blanks, so fields are counted from behind it.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -147,7 +147,7 @@ class WorkerProcess:
             self.process = None
 
     def end(self) -> int:
-        """Wait for its end, and give its exit code. It never shows a traceback of ours."""
+        """Wait for its end, and return its exit code. It never shows a traceback of ours."""
         assert self.process is not None
         code = self.process.wait(END_SECONDS)
         self.process = None

@@ -1,13 +1,13 @@
 """Other people's queues, measured one way: what ours are held against.
 
-The contract of a peer, be it of Python or of Node: a command that measures and prints one line of JSON. `commands.py`
+The contract of a peer, in Python or in Node: a command that measures and prints one line of JSON. `commands.py`
 has the table of all peers and their settings; `measure(run)` there runs the right command and gives its line as a dict:
 
     from bench.queue_peers.commands import RUNS, measure
 
 Underneath, and by hand (the Node programs are given servers, those of Python start a Redis themselves):
 
-    .venv-bench/bin/python -m bench.queue_peers.run PEER [--settings S] [--jobs N] [--latencies N]
+    .venv-bench/bin/python -m bench.queue_peers.run PEER [--settings S] [--jobs N] [--latencies N] [--results]
     node bench/queue_peers/node/bullmq.js REDIS_PORT JOBS LATENCIES
     node bench/queue_peers/node/keuss.js BACKEND alone|shared JOBS LATENCIES REDIS_PORT [POSTGRES_PORT USER DATABASE]
 

@@ -13,7 +13,7 @@ from typing import Any
 from arq import create_pool
 from arq.connections import ArqRedis, RedisSettings
 
-from bench.queue_peers.peer import Peer, Worker, mark_done, mark_latency, redis_port
+from bench.queue_peers.peer import Peer, Worker, keeps_results, mark_done, mark_latency, redis_port
 
 IN_FLIGHT = 50
 
@@ -21,8 +21,9 @@ _loop = asyncio.new_event_loop()
 _pools: list[ArqRedis] = []
 
 
-async def done(_: dict[str, Any]) -> None:
+async def done(_: dict[str, Any]) -> int | None:
     mark_done()
+    return 1 if keeps_results() else None
 
 
 async def timed(_: dict[str, Any], sent_ns: int) -> None:
@@ -34,7 +35,7 @@ class Default:
 
     functions = (done, timed)
     redis_settings = RedisSettings(port=redis_port())
-    keep_result = 0
+    keep_result = 3600 if keeps_results() else 0
     log_results = False
 
 
@@ -43,7 +44,7 @@ class Eager:
 
     functions = (done, timed)
     redis_settings = RedisSettings(port=redis_port())
-    keep_result = 0
+    keep_result = 3600 if keeps_results() else 0
     log_results = False
     max_jobs = 50
     poll_delay = 0.001

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from celery import Celery
 
-from bench.queue_peers.peer import Peer, Worker, mark_done, mark_latency, redis_url
+from bench.queue_peers.peer import Peer, Worker, keeps_results, mark_done, mark_latency, redis_url
 
-app = Celery("bench", broker=redis_url())
-app.conf.task_ignore_result = True
+app = Celery("bench", broker=redis_url(), backend=redis_url() if keeps_results() else None)
+app.conf.task_ignore_result = not keeps_results()
 app.conf.worker_prefetch_multiplier = 128
 app.conf.broker_connection_retry_on_startup = True
 
 
 @app.task(name="done")
-def done() -> None:
+def done() -> int | None:
     mark_done()
+    return 1 if keeps_results() else None
 
 
 @app.task(name="timed")

@@ -17,13 +17,14 @@ from bench.servers import NotRunError, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+OWN_ENVIRONMENTS = {"arq"}  # it wants another Redis client than the rest
 NODE_FOLDER = Path(__file__).parent / "node"
 TIME_LIMIT_S = 1200.0
 
 JOBS = 20_000
 LATENCIES = 200
 
-PYTHON_PEERS = ("celery", "rq", "dramatiq", "huey", "arq")
+PYTHON_PEERS = ("celery", "rq", "dramatiq", "huey", "arq", "taskiq", "procrastinate")
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,11 @@ class Run:
     peer: str
     settings: str
     divisor: int = 1
+    results: bool = False  # no-ops return a number, and it is kept
 
     @property
     def name(self) -> str:
-        return f"{self.peer} ({self.settings})"
+        return f"{self.peer} ({self.settings}{', results' if self.results else ''})"
 
 
 RUNS = [
@@ -51,6 +53,8 @@ RUNS = [
     Run("huey", "1 process"),
     Run("arq", "default", divisor=20),
     Run("arq", "eager"),
+    Run("taskiq", "1 process"),
+    Run("procrastinate", "concurrency 10", divisor=4),
     Run("bullmq", "concurrency 100"),
     Run("keuss", "redis-list, alone"),
     Run("keuss", "redis-list, shared"),
@@ -78,10 +82,13 @@ def measure(run: Run, jobs: int = JOBS, latencies: int = LATENCIES) -> dict[str,
 
 
 def _python_words(run: Run, jobs: int, latencies: int) -> list[str]:
-    if not PYTHON.exists():
-        raise NotRunError("there is no .venv-bench: run `scripts/setup bench`")
+    name = f".venv-bench-{run.peer}" if run.peer in OWN_ENVIRONMENTS else ".venv-bench"
+    python = ROOT / name / "bin" / "python"
+    if not python.exists():
+        raise NotRunError(f"there is no {name}: run `scripts/setup bench`")
     numbers = ["--jobs", str(jobs), "--latencies", str(latencies)]
-    return [str(PYTHON), "-m", "bench.queue_peers.run", run.peer, "--settings", run.settings, *numbers]
+    more = ["--results"] if run.results else []
+    return [str(python), "-m", "bench.queue_peers.run", run.peer, "--settings", run.settings, *numbers, *more]
 
 
 @contextlib.contextmanager
@@ -96,11 +103,19 @@ def _keuss_words(run: Run, jobs: int, latencies: int) -> Iterator[list[str]]:
         yield _node_words("keuss", backend, providers, jobs, latencies, *place)
 
 
-def _node_words(program: str, *words: object) -> list[str]:
-    # Where there was no Node on the PATH, setup has put one beside our Python.
+def node_program() -> str:
+    """Where Node is."""
+    # Where there was none on the PATH, setup has put one beside our Python.
     node = shutil.which("node", path=f"{os.environ.get('PATH', '')}:{ROOT / '.venv' / 'bin'}:{PYTHON.parent}")
-    if node is None or not (NODE_FOLDER / "node_modules" / program).is_dir():
-        raise NotRunError(f"Node or its package {program} is missing: run `scripts/setup bench`")
+    if node is None:
+        raise NotRunError("Node is missing: run `scripts/setup bench`")
+    return node
+
+
+def _node_words(program: str, *words: object) -> list[str]:
+    node = node_program()
+    if not (NODE_FOLDER / "node_modules" / program).is_dir():
+        raise NotRunError(f"Node's package {program} is missing: run `scripts/setup bench`")
     return [node, str(NODE_FOLDER / f"{program}.js"), *map(str, words)]
 
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
+from dramatiq.results import Results
+from dramatiq.results.backends import RedisBackend
 
-from bench.queue_peers.peer import Peer, Worker, mark_done, mark_latency, redis_url
+from bench.queue_peers.peer import Peer, Worker, keeps_results, mark_done, mark_latency, redis_url
 
-dramatiq.set_broker(RedisBroker(url=redis_url()))
+broker = RedisBroker(url=redis_url())
+if keeps_results():
+    broker.add_middleware(Results(backend=RedisBackend(url=redis_url())))
+dramatiq.set_broker(broker)
+KEPT = {"store_results": True} if keeps_results() else {}
 
 
-@dramatiq.actor(max_retries=0)
-def done() -> None:
+@dramatiq.actor(max_retries=0, **KEPT)
+def done() -> int | None:
     mark_done()
+    return 1 if keeps_results() else None
 
 
 @dramatiq.actor(max_retries=0)

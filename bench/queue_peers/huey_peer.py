@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from huey import RedisHuey
 
-from bench.queue_peers.peer import Peer, Worker, mark_done, mark_latency, redis_port
+from bench.queue_peers.peer import Peer, Worker, keeps_results, mark_done, mark_latency, redis_port
 
-huey = RedisHuey("bench", port=redis_port(), results=False)
+huey = RedisHuey("bench", port=redis_port(), results=keeps_results())
 
 
 @huey.task()
-def done() -> None:
+def done() -> int | None:
     mark_done()
+    return 1 if keeps_results() else None
 
 
 @huey.task()

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PORT_VARIABLE = "QUEUE_PEERS_REDIS_PORT"
+POSTGRES_VARIABLE = "QUEUE_PEERS_POSTGRES_URL"
+RESULTS_VARIABLE = "QUEUE_PEERS_RESULTS"
 DONE_VARIABLE = "QUEUE_PEERS_DONE"  # the file that no-ops append to; latencies go to its neighbour
 LATENCY = struct.Struct("<q")  # nanoseconds
 
@@ -26,6 +28,16 @@ def redis_port() -> int:
 
 def redis_url() -> str:
     return f"redis://127.0.0.1:{redis_port()}/0"
+
+
+def postgres_url() -> str:
+    """Where the PostgreSQL of this measurement is."""
+    return os.environ[POSTGRES_VARIABLE]
+
+
+def keeps_results() -> bool:
+    """Whether no-ops return a number that is kept."""
+    return bool(os.environ.get(RESULTS_VARIABLE))
 
 
 @dataclass(frozen=True)

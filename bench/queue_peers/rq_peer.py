@@ -9,17 +9,22 @@ from __future__ import annotations
 from redis import Redis
 from rq import Queue
 
-from bench.queue_peers.peer import Peer, Worker, mark_done, mark_latency, redis_port, redis_url
+from bench.queue_peers.peer import Peer, Worker, keeps_results, mark_done, mark_latency, redis_port, redis_url
 
 BATCH = 1000  # a pipeline's length: all of them at once would only fill memory
 
 queue = Queue("bench", connection=Redis(port=redis_port()))
 
 
+def done() -> int | None:
+    mark_done()
+    return 1 if keeps_results() else None
+
+
 def enqueue(count: int) -> None:
     for at in range(0, count, BATCH):
         size = min(BATCH, count - at)
-        queue.enqueue_many([Queue.prepare_data(mark_done, result_ttl=0) for _ in range(size)])
+        queue.enqueue_many([Queue.prepare_data(done, result_ttl=3600 if keeps_results() else 0) for _ in range(size)])
 
 
 def send(sent_ns: int) -> None:

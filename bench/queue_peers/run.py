@@ -21,10 +21,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.queue_peers.peer import DONE_VARIABLE, LATENCY, PORT_VARIABLE, Peer, Worker, latency_file
+from bench import postgres
+from bench.queue_peers.peer import (
+    DONE_VARIABLE,
+    LATENCY,
+    PORT_VARIABLE,
+    POSTGRES_VARIABLE,
+    RESULTS_VARIABLE,
+    Peer,
+    Worker,
+    latency_file,
+)
 from bench.servers import NotRunError, running, stop_on_sigterm
 
-PEERS = ("celery", "rq", "dramatiq", "huey", "arq")
+PEERS = ("celery", "rq", "dramatiq", "huey", "arq", "taskiq", "procrastinate")
+ON_POSTGRES = ("procrastinate",)
 PROGRAMS = Path(sys.executable).parent
 LOOK_EVERY_S = 0.0005
 STALLED_S = 60.0  # as long without a job done
@@ -45,7 +56,7 @@ class Progress:
             return 0
 
     def wait_for_first(self, worker: subprocess.Popen[bytes]) -> float:
-        """Wait until the first is there, which others may have followed, and give the time of it."""
+        """Wait until the first is there, which others may have followed, and return the time of it."""
         began = time.monotonic()
         while not self.count():
             if worker.poll() is not None or time.monotonic() - began > STALLED_S:
@@ -54,7 +65,7 @@ class Progress:
         return time.monotonic()
 
     def wait_for(self, items: int, worker: subprocess.Popen[bytes]) -> float:
-        """Wait until there are so many, and give the time of it."""
+        """Wait until there are `count`; return the time of it."""
         last, moved = -1, time.monotonic()
         while (count := self.count()) < items:
             now = time.monotonic()
@@ -131,12 +142,19 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--latencies", type=int, default=200, help="how many single jobs are timed")
     parser.add_argument("--settings", default="", help="how the worker is run; as its documentation begins, by default")
+    parser.add_argument("--results", action="store_true", help="no-ops return a number, and it is kept")
     chosen = parser.parse_args()
     stop_on_sigterm()
-    with running("redis") as server, tempfile.TemporaryDirectory(prefix="queue-peers-") as directory:
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="queue-peers-"))
         done_file = Path(directory) / "done"
         # A peer's module reads these when it is imported, here as in the worker.
-        os.environ[PORT_VARIABLE] = str(server.port)
+        if chosen.peer in ON_POSTGRES:
+            os.environ[POSTGRES_VARIABLE] = stack.enter_context(postgres.running()).url
+        else:
+            os.environ[PORT_VARIABLE] = str(stack.enter_context(running("redis")).port)
+        if chosen.results:
+            os.environ[RESULTS_VARIABLE] = "1"
         os.environ[DONE_VARIABLE] = str(done_file)
         peer: Peer = importlib.import_module(f"bench.queue_peers.{chosen.peer}_peer").PEER
         settings = chosen.settings or next(iter(peer.workers))

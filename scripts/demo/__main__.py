@@ -2,11 +2,13 @@
 
     __main__.py    the options, and how it ends
     tour.py        what is shown, in order
-    cluster.py     the nodes         shop.py        what workers do      producing.py  who gives them work
+    cluster.py     the nodes         shop.py        what workers do      producing.py  the producers
     draining.py    where it ends up: Spark and Parquet, or SQLite        books.py      whether all of it has arrived
-    parts.py       processes, and their end                              screen.py     what one sees
+    lake.py        tables, a report and a story of what happened         parts.py      processes, and their end
+    screen.py      what one sees
 
-However it ends, its processes are stopped and the directory is gone. The exit code is 1 if a job was lost.
+However it ends, its processes are stopped and the directory is gone; the lake stays, where it was made. The exit code
+is 1 if a job was lost.
 """
 
 from __future__ import annotations
@@ -32,19 +34,26 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="demo", description="A tour of Penstock: cluster, workers, Spark, producers, and a node that dies."
     )
-    parser.add_argument("--jobs", type=int, default=12_000, metavar="N", help="so many orders (default %(default)s)")
-    parser.add_argument("--rate", type=float, default=600, metavar="N", help="so many a second (default %(default)s)")
+    parser.add_argument("--jobs", type=int, default=12_000, metavar="N", help="number of orders (default %(default)s)")
+    parser.add_argument("--rate", type=float, default=600, metavar="N", help="orders a second (default %(default)s)")
     parser.add_argument("--port", type=int, default=7711, help="the first port to try for a node (default %(default)s)")
     parser.add_argument("--no-spark", action="store_true", help="without Spark: results go to SQLite")
+    parser.add_argument(
+        "--lake",
+        type=Path,
+        metavar="DIR",
+        default=Path("build/demo"),
+        help="where the lake stays (default %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but the summary, as JSON")
     parser.add_argument(
-        "--patience", type=float, default=60, metavar="SECONDS", help="sum up when nothing has moved for so long"
+        "--patience", type=float, default=60, metavar="SECONDS", help="seconds without progress until the tour ends"
     )
     options = parser.parse_args()
     if not 1 <= options.jobs <= JOBS_MAX:
-        parser.error(f"--jobs {options.jobs}: give 1 to {JOBS_MAX}")
+        parser.error(f"--jobs must be 1 to {JOBS_MAX}, got {options.jobs}")
     if not options.rate > 0:
-        parser.error(f"--rate {options.rate}: give jobs a second, above 0")
+        parser.error(f"--rate must be above 0 jobs a second, got {options.rate}")
     return options
 
 
@@ -57,12 +66,13 @@ def run(options: argparse.Namespace) -> Summary:
             summary = Tour(options, parts, screen).run()
         finally:
             parts.end()
-    screen.say("All processes are stopped, and nothing is left behind. README.md shows how to go on.")
+    left = "nothing is left behind" if summary.lake is None else f"nothing is left behind but {options.lake}"
+    screen.say(f"All processes are stopped, and {left}. README.md shows how to go on.")
     return summary
 
 
 def main() -> int:
-    """Run it, and give the exit code."""
+    """Run it, and return the exit code."""
     options = arguments()
     heed_interruptions()
     try:

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from parts import Parts
@@ -40,10 +41,11 @@ class Node(NamedTuple):
 class Cluster:
     """Three nodes on this machine."""
 
-    def __init__(self, parts: Parts, base_port: int) -> None:
+    def __init__(self, parts: Parts, base_port: int, events: Path) -> None:
         self._parts = parts
         self._where = ("--dir", str(parts.folder / "cluster"), "--json")
-        said = parts.call("cluster", "create", str(NODES), "--base-port", str(base_port), *self._where)
+        options = ("--base-port", str(base_port), "--events", str(events))
+        said = parts.call("cluster", "create", str(NODES), *options, *self._where)
         self.nodes = _nodes(said)
 
     @property

@@ -71,7 +71,7 @@ class SparkDrain:
         self._counts: dict[Path, int] = {}  # rows by file, which don't change once their batch is done
         self._count = 0
         words = ("spark", "drain", url, QUEUE, "--to", f"parquet:{self._directory}", "--follow", "--every", "2s")
-        self._part: Part = parts.start(*words, variables=_spark_variables(parts.folder))
+        self._part: Part = parts.start(*words, variables=spark_variables(parts.folder))
 
     def check(self) -> None:
         self._part.check()
@@ -107,7 +107,7 @@ class SparkDrain:
         self._part.stop()
 
 
-def _spark_variables(folder: Path) -> dict[str, str]:
+def spark_variables(folder: Path) -> dict[str, str]:
     """Lets Spark keep its files where ours are, and its Java spend no time on what pays off after minutes."""
     temporary = folder / "spark"
     temporary.mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ PENSTOCK = (sys.executable, "-m", "penstock")
 
 
 class DemoFailed(Exception):
-    """Something was not as it should be; the text tells what."""
+    """Something was not as it should be; the text says what."""
 
 
 def heed_interruptions() -> None:
@@ -130,9 +130,15 @@ class Parts:
             self._parts.append(part)
         return part
 
-    def call(self, *words: str, meanwhile: Callable[[], object] = lambda: None, codes: Collection[int] = (0,)) -> str:
-        """Run `penstock WORDS` to its end, and give what it printed."""
-        part = self.start(*words, ends_itself=True)
+    def call(
+        self,
+        *words: str,
+        meanwhile: Callable[[], object] = lambda: None,
+        codes: Collection[int] = (0,),
+        variables: Mapping[str, str] | None = None,
+    ) -> str:
+        """Run `penstock WORDS` to its end, and return what it printed."""
+        part = self.start(*words, ends_itself=True, variables=variables)
         until = time.monotonic() + CALL_S_MAX
         while part.process.poll() is None:
             if time.monotonic() > until:

@@ -18,7 +18,7 @@ PAUSE_S = 0.2  # before an order is pushed again
 
 
 class Producers:
-    """A few threads that push orders 1 to `jobs`, together so many a second."""
+    """A few threads that push orders 1 to `jobs`, together `rate` a second."""
 
     def __init__(self, url: str, jobs: int, rate: float) -> None:
         self.acknowledged: set[int] = set()

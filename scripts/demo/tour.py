@@ -1,4 +1,4 @@
-"""The tour: a cluster, workers, Spark and producers, a node that is killed on the way, and the books in the end."""
+"""The tour: a cluster, workers, Spark and producers, a node that is killed on the way; then the books and the lake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import shop
 from books import CAUSES, Balance, Meter, balance
 from cluster import Cluster
-from draining import CopyDrain, Drain, SparkDrain, why_no_spark
+from draining import CopyDrain, Drain, SparkDrain, spark_variables, why_no_spark
+from lake import DemoLake, why_no_lake
 from parts import DemoFailed, Part, Parts
 from producing import PRODUCERS, Producers
 from screen import Figures, Screen
@@ -31,7 +32,7 @@ EMPTY_S_MAX = 30.0  # for queues to be empty once all is there: a job that came 
 
 @dataclass
 class Summary:
-    """What is told in the end."""
+    """What is printed in the end."""
 
     drained_by: str = ""
     killed: str = ""
@@ -47,6 +48,8 @@ class Summary:
     duplicates: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     rates: dict[str, float] = field(default_factory=dict)
+    lake: str | None = None
+    report: str | None = None
 
     @property
     def is_good(self) -> bool:
@@ -72,6 +75,7 @@ class Tour:
         self._drain: Drain
         self._workers: Part
         self._runs: Path = parts.folder / "runs"
+        self._events: Path = parts.folder / "events"
         self._producers: Producers
 
     def run(self) -> Summary:
@@ -99,12 +103,14 @@ class Tour:
         self._drain.stop()
         self._workers.stop()
         self._sum_up()
+        self._make_lake()
         return self.summary
 
     def _make_cluster(self) -> None:
         self._screen.title("1. A cluster of three nodes")
-        self._screen.command("penstock cluster create 3")
-        self._cluster = Cluster(self._parts, self._options.port)
+        self._screen.command("penstock cluster create 3 --events events")
+        self._events.mkdir()
+        self._cluster = Cluster(self._parts, self._options.port, self._events)
         for node in self._cluster.nodes:
             self._screen.say(f"{node.name} listens at {node.address}, process {node.pid}")
         self._screen.say("Each writes a journal. They are one store, and a job is on two of them before its producer")
@@ -113,10 +119,11 @@ class Tour:
 
     def _start_workers(self) -> None:
         self._screen.title("2. Workers")
-        self._screen.command(f"penstock worker $JOBS orders shop:ship --processes {PROCESSES}")
+        self._screen.command(f"penstock worker $JOBS orders shop:ship --processes {PROCESSES} --events events")
         self._screen.say("They wait for orders, and put a job into the queue 'shipped' for each.")
         self._runs.mkdir()
         words = ("worker", self._cluster.url, "orders", "shop:ship", "--processes", str(PROCESSES))
+        words = (*words, "--events", str(self._events))
         here = Path(__file__).parent
         self._workers = self._parts.start(*words, cwd=here, variables={shop.RUNS_VARIABLE: str(self._runs)})
 
@@ -241,6 +248,20 @@ class Tour:
         told.node_down_seconds = round(told.node_down_seconds, 1)
         told.rates = {name: round(meter.rate, 1) for name, meter in self._meters.items()}
         self._show_summary()
+
+    def _make_lake(self) -> None:
+        self._screen.title("7. What happened to each of them")
+        self._screen.say("The nodes and workers wrote down what they did. Spark makes tables of it:")
+        lack = (
+            "it is left out, as told" if self._options.no_spark else why_no_spark(self._parts.folder) or why_no_lake()
+        )
+        if lack:
+            self._screen.say(f"There is no lake: {lack}", "yellow")
+            return
+        lake = DemoLake(self._options.lake, self._events)
+        lake.clear()
+        lake.build(self._parts, self._screen, spark_variables(self._parts.folder))
+        self.summary.lake, self.summary.report = str(lake.lake), str(lake.report)
 
     def _show_summary(self) -> None:
         told, place = self.summary, self._drain.place

@@ -7,8 +7,8 @@
 `penstock.blocking` has the same for programs without an event loop. Names are imported when they are first used, so
 that the command line starts fast.
 
-The hot modules may be compiled (`make native`); the sources stay beside them and do the same. Compiled ones that are
-older than their source are not used, and neither is any of them with PENSTOCK_PURE=1.
+The hot modules may be compiled (in a wheel, or by `make native`); the sources stay beside them and do the same. With
+PENSTOCK_PURE=1 the sources are used, and in a clone also where a compiled module is older than its source.
 """
 
 from importlib import import_module
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from penstock.queues.capabilities import Capability
     from penstock.queues.dead_letter import DeadLetter
     from penstock.queues.push import Push
+    from penstock.tasks import App, chain, current_job, group
     from penstock.worker import Fail, Retry, Summary, Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
     "Capability",
     "DeadLetter",
     "Exponential",
@@ -42,13 +44,17 @@ __all__ = [
     "Summary",
     "Worker",
     "__version__",
+    "chain",
     "connect",
+    "current_job",
+    "group",
 ]
 
 choose_modules()
 
 # Where each name is.
 _HOMES = {
+    "App": "penstock.tasks",
     "Capability": "penstock.queues.capabilities",
     "DeadLetter": "penstock.queues.dead_letter",
     "Exponential": "penstock.queues.backoff",
@@ -62,7 +68,10 @@ _HOMES = {
     "Store": "penstock.queues.aio",
     "Summary": "penstock.worker",
     "Worker": "penstock.worker",
+    "chain": "penstock.tasks",
     "connect": "penstock.queues.aio",
+    "current_job": "penstock.tasks",
+    "group": "penstock.tasks",
 }
 
 

@@ -62,7 +62,7 @@ _CONTAINERS = (dict, list, tuple)
 def _fraction(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text} is more than a float can hold")
+        raise ValueError(f"a number must be within the range of a float, got {text}")
     return value
 
 
@@ -70,7 +70,16 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text} is not JSON")
 
 
-_parse = json.JSONDecoder(parse_float=_fraction, parse_constant=_constant).decode
+_decoder = json.JSONDecoder(parse_float=_fraction, parse_constant=_constant)
+_scan = _decoder.scan_once  # type: ignore[attr-defined]  # typeshed lacks it
+
+
+def _parse(text: str) -> Any:
+    try:
+        value, end = _scan(text, 0)  # what `decode` does, less what it does for blanks around the value
+    except StopIteration:
+        return _decoder.decode(text)
+    return value if end == len(text) else _decoder.decode(text)
 
 
 def to_json(value: Any) -> str:
@@ -78,9 +87,9 @@ def to_json(value: Any) -> str:
     try:
         text = _compact(value)
     except (TypeError, ValueError, RecursionError) as problem:
-        raise BadPayload(f"this can't be written as JSON: {problem}. Give bytes, or values that JSON has.") from problem
+        raise BadPayload(f"this can't be written as JSON: {problem}. Push bytes, or values that JSON has.") from problem
     # A container takes two characters at least: most texts are too short to be too deep.
-    if len(text) > 2 * DEPTH_MAX and text.count("[") + text.count("{") > DEPTH_MAX and _is_too_deep(value):
+    if len(text) > 2 * DEPTH_MAX and text.count("[") + text.count("{") > DEPTH_MAX and is_deeper(value, DEPTH_MAX):
         raise BadPayload(f"a payload must have at most {DEPTH_MAX} lists and objects within each other, got more")
     if not text.isascii():
         try:
@@ -90,16 +99,19 @@ def to_json(value: Any) -> str:
     return text
 
 
-def _is_too_deep(value: Any) -> bool:
+def is_deeper(value: dict[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> bool:
+    """Whether a value has more than `depth` containers within each other, itself included."""
     level = [value]
-    for _ in range(DEPTH_MAX):
+    for _ in range(depth):
         level = [
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(inner, _CONTAINERS)
         ]
-    return bool(level)
+        if not level:
+            return False
+    return True
 
 
 def from_json(text: str | bytes) -> Any:
@@ -154,7 +166,7 @@ def frame(body: bytes, headers: Mapping[str, Any]) -> bytes:
         return body
     text = to_json(dict(headers)).encode()
     if len(text) > HEADERS_BYTES_MAX:
-        raise BadPayload(f"headers of {len(text)} bytes are more than the {HEADERS_BYTES_MAX} that a job may have")
+        raise BadPayload(f"headers must be at most {HEADERS_BYTES_MAX} bytes of JSON, got {len(text)}")
     return b"".join((MARK, len(text).to_bytes(_LENGTH, "big"), text, body))
 
 

@@ -1,28 +1,31 @@
-"""All errors of Penstock, in one tree, told apart by who must act.
+"""All errors of Penstock, in one tree, by who must act.
 
     PenstockError
     ├── CallerError             the code or the person that called: change the arguments
     │   ├── BadUrl                a store's URL that can't be understood
     │   ├── BadPayload            a payload or headers that can't be stored
+    │   ├── BadRecipe             a recipe of a pipeline that can't be run; `problems` has one text for each mistake
     │   ├── Unsupported           a store lacks a capability, which the error names
     │   ├── LeaseLost             the job is no longer this worker's, and nothing was changed
     │   └── WaitCancelled         somebody cancelled the wait, or drained the queue
     ├── OperatorError           whoever runs the node: configuration, disk, memory
-    │   ├── ConfigError           a directive that is unknown, or has a value that can't be
+    │   ├── ConfigError           a directive that is unknown, or has an invalid value
     │   ├── JournalError          the journal can't be read, written or trusted
     │   ├── MissingExtra          a package isn't installed; the error says which extra brings it
     │   └── StoreError            a store's server refused: disk, memory, rights, a table that is not as it should be
     └── PeerError               the other end of a connection
         ├── ConnectionLost        there is no link, or it broke: what was sent may or may not have been done
-        │   ├── TimedOut            no answer in time; the link is closed, lest a late one be mistaken
+        │   ├── TimedOut            no answer in time; the link is closed, as a late one could be mistaken
         │   └── Unreachable         no node of the cluster took the command in time; what each said is in `said`
         ├── OutcomeUnknown        the link broke under what must not be done twice: the caller decides
         ├── PartlyAdded           some of many jobs were added, then something failed: see `ids` and the cause
+        ├── TaskFailed            a task that a worker ran has failed for good; its `traceback` has the last lines
+        │   └── TaskCancelled       somebody cancelled it
         ├── BadReply              what came back isn't RESP: most likely no Penstock listens there
         └── ReplyError            the server answered `-CODE text`
             └── AuthenticationError   the password is missing or wrong
 
-Catch the first level to decide who to tell; catch a leaf to do something about it. The texts are for people:
+Catch the first level to decide who must act; catch a leaf to handle it. The texts are for people:
 each names what was wrong, where, and what to do.
 """
 
@@ -41,6 +44,14 @@ class BadUrl(CallerError):
 
 class BadPayload(CallerError):
     """A payload or headers that can't be stored."""
+
+
+class BadRecipe(CallerError):
+    """A recipe of a pipeline is wrong. `problems` has one text for each mistake, with the path of its key."""
+
+    def __init__(self, text: str, problems: list[str] | None = None) -> None:
+        super().__init__(text)
+        self.problems = problems or [text]
 
 
 class Unsupported(CallerError):
@@ -102,7 +113,7 @@ class Unreachable(ConnectionLost):
 class OutcomeUnknown(PeerError):
     """The link broke after something was sent that must not be done twice, an add above all.
 
-    It is no ConnectionLost, so that code which repeats after one of those doesn't repeat this.
+    It is not a ConnectionLost, so that code which repeats after one of those doesn't repeat this.
     """
 
 
@@ -116,6 +127,18 @@ class PartlyAdded(PeerError):
     def __init__(self, text: str, ids: list[str | None]) -> None:
         super().__init__(text)
         self.ids = ids
+
+
+class TaskFailed(PeerError):
+    """A call of a task went to the dead letters. Its text is the task's error."""
+
+    def __init__(self, text: str, traceback: str = "") -> None:
+        super().__init__(text)
+        self.traceback = traceback
+
+
+class TaskCancelled(TaskFailed):
+    """A call of a task, or a workflow, was cancelled by its handle."""
 
 
 class BadReply(PeerError):
@@ -132,3 +155,8 @@ class ReplyError(PeerError):
 
 class AuthenticationError(ReplyError):
     """The server wants a password, or another one."""
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped, as errors and logs show it: it can't control a terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

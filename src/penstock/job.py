@@ -3,7 +3,7 @@
 `NewJob` goes in, `StoredJob` comes out. Times are unix times in milliseconds, by the clock of the store. `tries` is the
 number of earlier deliveries in which work on the job began and that did not end it: 0 at the first delivery.
 
-A job's id tells when it was made, if it is one of ours (`IdMaker`), or an ObjectId of MongoDB. Stores that
+A job's id has the time at which it was made, if it is one of ours (`IdMaker`) or an ObjectId of MongoDB. Stores that
 can't keep the time of a push elsewhere need no field for it.
 """
 
@@ -22,6 +22,15 @@ class JobState(StrEnum):
     READY = "ready"  # waits, and may be taken now
     SCHEDULED = "scheduled"  # waits for its time
     RESERVED = "reserved"  # a worker has it
+    DONE = "done"  # it has ended, and the store keeps it for a while
+    AWAY = "away"  # the node that has it can't be reached: it waits there, or a worker of that node has it
+
+
+LIVE = (
+    JobState.READY,
+    JobState.SCHEDULED,
+    JobState.RESERVED,
+)  # the states of jobs that have not ended; READY has those that are AWAY with it
 
 
 @dataclass(slots=True)
@@ -31,7 +40,7 @@ class NewJob:
     payload: Any
     body: bytes
     headers: Mapping[str, Any] = field(default_factory=dict)
-    id: str = ""  # stores that choose their own ids don't look at it
+    id: str = ""  # stores that choose their own ids ignore it
     tries: int = 0
     delay_ms: int = 0
     mature_ms: int | None = None  # a point in time; it goes before the delay
@@ -67,7 +76,7 @@ class StoredJob:
 
     @property
     def created_ms(self) -> int | None:
-        """When it was pushed, as the store keeps it or as its id tells; None for a peer's job that tells neither."""
+        """When it was pushed, from the store or from its id; None for a peer's job that has neither."""
         return id_time_ms(self.id) if self.recorded_ms is None else self.recorded_ms
 
 
@@ -79,7 +88,7 @@ class Lease(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What to remember of a reserved job, to have it again after a restart: its id, who gave it, and its counters.
+    """What to note of a reserved job, to reserve it again after a restart: its id, its node, and its counters.
 
     Without counters, whoever may have had it meanwhile.
     """
@@ -90,7 +99,7 @@ class Mark(NamedTuple):
     additional_deliveries: int | None = None
 
 
-class Move(NamedTuple):
+class JobMove(NamedTuple):
     """One job that leaves its queue for another, in the form that it has there."""
 
     lease: Lease
@@ -98,7 +107,7 @@ class Move(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many jobs a queue has. None where the store can't tell."""
+    """How many jobs a queue has. None where the store can't know."""
 
     total: int
     ready: int
@@ -119,7 +128,7 @@ _VERSION = 5  # the digit of our ids
 
 
 class IdMaker:
-    """Ids in the form of UUIDs, which sort by the time of their making and tell it.
+    """Makes ids in the form of UUIDs, which contain the time of their making and sort by it.
 
     Stores order jobs of the same millisecond by their ids, so ids that sort keep jobs of one producer in order. The
     first 48 bits are milliseconds, 12 bits behind the version are a counter, the rest is random: the layout of version
@@ -168,7 +177,7 @@ _OBJECT_ID = re.compile(r"([0-9a-f]{8})[0-9a-f]{16}")
 
 
 def id_time_ms(job_id: str) -> int | None:
-    """Return when an id was made, by the clock of its maker; None for an id that doesn't tell."""
+    """Return when an id was made, by the clock of its maker; None for an id without a time."""
     found = _WITH_TIME.fullmatch(job_id)
     if found is not None:
         return int(found[1] + found[2], 16)

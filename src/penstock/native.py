@@ -1,7 +1,9 @@
 """Compiled or plain: which form of the hot modules this process uses.
 
-`scripts/native` compiles the modules listed there with mypyc, in place. Python prefers a compiled module to its source,
-also when the source was changed since, so that is looked at here, once, before any of them is imported.
+A wheel has them compiled if it was built on a machine with a C compiler; in a clone, `scripts/native` compiles them in
+place. Python prefers a compiled module to its source, also when the source was changed since. So in a clone the times
+of the files are compared here, once, before any of them is imported. An installed package is not edited, and the times
+of its files say nothing: an installer sets them in any order.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent
 FOLDERS = ("wire", "broker", "broker/core", "broker/commands", "sim")
 PURE_VARIABLE = "PENSTOCK_PURE"
+COMPILER = ROOT.parents[1] / "scripts" / "native"  # there in a clone only
 _plain_because = ""  # why this process uses the sources; empty if it uses the compiled modules
 
 
@@ -24,7 +27,9 @@ def compiled_modules() -> list[Path]:
 
 
 def stale_modules() -> list[Path]:
-    """Return those of them that are older than their source."""
+    """Return those of them that are older than their source, in a clone."""
+    if not COMPILER.exists():
+        return []
     stale = []
     for path in compiled_modules():
         source = path.with_name(path.name.partition(".")[0] + ".py")

@@ -5,6 +5,7 @@ All examples of a page run in its order, in one fresh directory. What a fenced b
     console   `$ ` begins a command for the shell; the lines below it are what it prints
     python    a program; a `text` block right below it is what it prints, and `# name.py` in its first line its name
     conf      a configuration file that a node must accept; `# name.conf` in its first line saves it under that name
+    toml      a file; `# name.toml` in its first line saves it under that name
     others    only to be read: `sh` is for what needs another machine (installing), `text` for pictures and syntax
 
 `penstock server` runs in a terminal of its own: its command is over once it has printed what stands below it, and the
@@ -69,7 +70,7 @@ class Block:
 
     def name(self) -> str:
         """The file name in the first line's comment, if there is one."""
-        found = re.match(r"# ([\w-]+\.(?:py|conf))\n", self.text)
+        found = re.match(r"# ([\w-]+\.(?:py|conf|toml))\n", self.text)
         return found[1] if found else ""
 
 
@@ -183,9 +184,11 @@ def _words(text: str) -> str:
 
 
 class Reader:
-    """Someone who goes through a page and tries everything."""
+    """Someone who goes through a page and tries everything, with the tree's source or with an installed package."""
 
-    def __init__(self, page: Path, directory: Path) -> None:
+    def __init__(self, page: Path, directory: Path, installed: Path | None = None) -> None:
+        self.python = str(installed or sys.executable)
+        self.source = "" if installed else os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         self.text = page.read_text("utf-8")
         self.name = str(page.relative_to(ROOT))
         self.directory = directory / "page"
@@ -208,23 +211,22 @@ class Reader:
         """One in which `penstock cli` and `penstock server` mean port 7711 as the page does."""
         programs.mkdir()
         port = self.values.port("7711")
-        real = f'exec "{sys.executable}" -m penstock'
+        real = f'exec "{self.python}" -m penstock'
         shims = {
             "penstock": f'case "$1" in\n cli) shift; {real} cli -p {port} "$@" ;;\n'
             f' server) case "$*" in *--port*|*--help*|*--print-config*) {real} "$@" ;;\n'
             f'   *) {real} "$@" --port {port} ;; esac ;;\n'
             f' cluster) case "$2 $#" in "create "*) {real} "$@" --base-port {port} ;;\n'
             f'   "status 2") {real} "$@" 127.0.0.1:{port} ;; *) {real} "$@" ;; esac ;;\n *) {real} "$@" ;;\nesac\n',
-            "python": f'exec "{sys.executable}" "$@"\n',
+            "python": f'exec "{self.python}" "$@"\n',
             "fsq": f'{real}.cli.fsq "$@"\n',
         }
         for name, text in shims.items():
             (programs / name).write_text(f"#!/bin/sh\n{text}")
             (programs / name).chmod(0o755)
-        path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        path = f"{programs}:{Path(self.python).parent}:{os.environ['PATH']}"
         fsq_root = str(self.directory / "queues")  # pages on directories as queues begin by making and naming it
-        more = {"PATH": path, "PYTHONPATH": source, "COLUMNS": "80", "TERM": "dumb", "FSQ_ROOT": fsq_root}
+        more = {"PATH": path, "PYTHONPATH": self.source, "COLUMNS": "80", "TERM": "dumb", "FSQ_ROOT": fsq_root}
         return {**os.environ, **more}
 
     def read(self) -> None:
@@ -241,6 +243,8 @@ class Reader:
             elif block.language == "python":
                 below = blocks[at + 1] if at + 1 < len(blocks) else None
                 self._run_program(block, below if below and below.follows and below.language == "text" else None, where)
+            elif block.language == "toml" and block.name():
+                (self.directory / block.name()).write_text(block.text)
             elif block.language == "conf":
                 self._check_config(block, where)
 

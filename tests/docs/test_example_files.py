@@ -1,14 +1,13 @@
-"""The programs in `examples/` run, and do what they say. Those for Spark run in `tests/spark`."""
+"""The programs in `examples/` run, and do what they say.
+
+Those for Spark run in `tests/spark`, the webhook dispatcher in `test_webhooks.py`.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,9 @@ from tests.processes import NodeProcess
 pytestmark = pytest.mark.system
 
 EXAMPLES = ROOT / "examples"
-HERE = {"broker_lease.py", "fsq_letters.py", "outbox.py", "webhooks.py"}
+HERE = {"broker_lease.py", "fsq_letters.py", "outbox.py"}
 RUN_S = 60
+SPARK_S = 600  # Java and five processes of Python start, on a machine that may be busy
 
 
 def run(name: str, *words: str, within: Path) -> list[str]:
@@ -44,6 +44,31 @@ def test_every_example_is_run() -> None:
     elsewhere = (ROOT / "tests" / "spark" / "test_session.py").read_text("utf-8")
     for path in sorted(EXAMPLES.glob("*.py")):
         assert path.name in HERE or path.stem in elsewhere, f"no test runs {path.name}"
+
+
+@pytest.mark.timeout(SPARK_S)
+def test_orders_go_through_a_pipeline_of_five_links_one_of_them_on_spark(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
+    assert run("pipeline/add_orders.py", "sqlite:///orders.db", "40", within=tmp_path) == ["40 orders"]
+    recipe = str(EXAMPLES / "pipeline" / "orders.toml")
+    for command, *options in (["check"], ["run", "--until-empty", "--master", "local[2]"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "pipeline", command, recipe, *options],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+            timeout=SPARK_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    # Of 40 orders 8 are of nothing, and 8 of the others of stones; melons for 40 or more are express from two on.
+    assert sorted(done.stdout.splitlines()) == sorted(f"sent {count} melon" for count in (2, 3, 4) * 2)
+    with penstock.blocking.connect(f"sqlite:///{tmp_path}/orders.db") as store:
+        assert {job.headers[ERROR] for job in store.dead_letters().jobs()} == {"there is no stone"}
+        parcels = [job.payload for job in store.queue("parcels").jobs()]
+        assert len(parcels) == 40 - 8 - 8 - 6
+        assert all(parcel["packed"] and parcel["price"] < 50 for parcel in parcels)
 
 
 def test_letters_are_sent_from_a_directory(tmp_path: Path) -> None:
@@ -86,44 +111,3 @@ def test_jobs_of_a_broker_are_kept_and_given_back(tmp_path: Path) -> None:
         "resizing broken.png after 1 failures",
         "OK",
     ]
-
-
-class _Receiver(BaseHTTPRequestHandler):
-    """Answers with the status that the path names."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(int(self.path.strip("/")))
-        self.end_headers()
-
-    def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Nothing on the terminal."""
-
-
-@contextmanager
-def receiver() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Receiver)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_webhooks_are_delivered_given_up_or_tried_again(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    with receiver() as target:
-        ids = {
-            status: run("webhooks.py", "add", url, f"{target}/{status}", "{}", within=tmp_path)[0]
-            for status in (200, 404, 503)
-        }
-        printed = run("webhooks.py", "work", url, "--until-empty", within=tmp_path)
-    assert printed == [f"delivered to {target}/200", "1 done, 1 retried, 1 failed"]
-    with penstock.blocking.connect(url) as store:
-        (again,) = store.queue("webhooks").peek(state=None)
-        (dead,) = store.dead_letters().peek()
-        assert (again.id, dead.id) == (ids[503], ids[404])
-        assert dead.headers[ERROR] == f"{target}/404 answered 404"

@@ -21,6 +21,7 @@ from tests.docs.examples import PAGES, ROOT
 REFERENCE = ROOT / "docs" / "reference"
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+TEST = re.compile(r"`(tests/[\w/]+\.py)`")
 CODE = re.compile(r"^-?([A-Z]{3,})\b")
 
 
@@ -55,6 +56,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if not is_fine:
             broken.append(target)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    """As `docs/explanation/security.md` does for each defence."""
+    assert [name for name in TEST.findall(page.read_text("utf-8")) if not (ROOT / name).exists()] == []
 
 
 def test_every_page_is_reached_from_the_index() -> None:

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from penstock.fsq.files import Disk
+from penstock.fsq.files import FileSystem
 
 Entry = tuple[str, str]  # directory, name
 Tree = frozenset[tuple[str, str, bytes, int]]  # directory, name, data, which file it is
@@ -46,7 +46,7 @@ class Operation:
     data: bytes = b""
 
 
-class RecordingDisk(Disk):
+class RecordingDisk(FileSystem):
     """The real disk, with a record. Paths are given from `base` on."""
 
     def __init__(self, base: str) -> None:
@@ -104,7 +104,7 @@ class RecordingDisk(Disk):
         self.record.append(Operation("ack", what))
 
     def take(self) -> list[Operation]:
-        """Give the record since the last time."""
+        """Return the record since the last time."""
         record, self.record = self.record, []
         return record
 
@@ -132,7 +132,7 @@ def split(path: str) -> Entry:
 
 
 class Left:
-    """Plays a record, and gives what a crash leaves at the point it has come to."""
+    """Plays a record; yields what a crash leaves at each point."""
 
     def __init__(
         self, start: dict[str, bytes], strict: bool = False, unread: Iterable[str] = (), shared: Iterable[str] = ()
@@ -237,7 +237,7 @@ class Left:
                 self._force_change(self.changes[position])
 
     def trees(self) -> Iterator[Tree]:
-        """Give every tree that a crash may leave now."""
+        """Return every tree that a crash may leave now."""
         forced = frozenset(position for position, change in enumerate(self.changes) if change.is_forced)
         free = [position for position in range(len(self.changes)) if position not in forced]
         for kept in self._legal(forced, free):

@@ -1,4 +1,4 @@
-"""Goes through all states in which a crash may leave a disk, and has each looked at; some of them on a real disk."""
+"""Goes through all states in which a crash may leave a disk, and has each checked; some of them on a real disk."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 from penstock.fsq import constants, files
 from tests.fsq.crash_model import Left, Operation, Tree
 
-Look = Callable[[Tree, set[str]], list[str]]  # complaints, given what is on the disk and what was acknowledged
-LookForReal = Callable[[Tree, Path, bool], list[str]]  # complaints after a recovery there; in two ways, by turns
+Check = Callable[[Tree, set[str]], list[str]]  # complaints, given what is on the disk and what was acknowledged
+CheckForReal = Callable[[Tree, Path, bool], list[str]]  # complaints after a recovery there; in two ways, by turns
 
 
 def walk(
     plans: Iterable[tuple[list[Operation], Left]],
-    look: Look,
-    look_for_real: LookForReal,
+    check: Check,
+    check_for_real: CheckForReal,
     every: int,
     base: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[int, int]:
-    """Gives how many different states there were, and how many of them were made real: one of `every`."""
+    """Return how many different states there were, and how many of them were made real: one of `every`."""
     seen: set[tuple[Tree, frozenset[str]]] = set()
     laid_out = 0
     for history, left in plans:
@@ -35,12 +35,25 @@ def walk(
                 if state in seen:
                     continue
                 seen.add(state)
-                assert look(tree, left.acks) == [], f"after {step}"
+                assert check(tree, left.acks) == [], f"after {step}"
                 if len(seen) % every == 0:
                     with monkeypatch.context() as patch:
-                        patch.setattr(files, "disk", files.Disk())
+                        patch.setattr(files, "disk", files.FileSystem())
                         patch.setattr(constants, "_values", {**constants._values, "FSQ_SYNC": 0})
-                        assert look_for_real(tree, base, laid_out % 2 == 0) == [], f"after {step}"
+                        assert check_for_real(tree, base, laid_out % 2 == 0) == [], f"after {step}"
                     shutil.rmtree(base)
                     laid_out += 1
     return len(seen), laid_out
+
+
+def finds_fault(
+    plans: Iterable[tuple[list[Operation], Left]], check: Check, spoil: Callable[[Operation], bool]
+) -> bool:
+    """Whether a check finds fault with the same operations less some system calls."""
+    for history, left in plans:
+        for step in history:
+            if not spoil(step):
+                left.play(step)
+            if any(check(tree, left.acks) for tree in left.trees()):
+                return True
+    return False

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.fsq import directory
-from penstock.fsq.files import Disk
+from penstock.fsq import directory, files
+from penstock.fsq.files import FileSystem
 
 BYTES = 1 << 20
 FILES = 200
 KINDS = ("mounted", "injected")
 
 
-class SmallDisk(Disk):
-    """Has room for so many bytes and files."""
+class SmallDisk(FileSystem):
+    """Has room for a number of bytes and files."""
 
     def __init__(self) -> None:
         self._bytes = BYTES
@@ -60,3 +60,16 @@ def mounted(where: Path) -> Iterator[None]:
     finally:
         directory.forget()
         subprocess.run(["umount", str(where)], check=True)
+
+
+@contextmanager
+def small_root(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory on a disk of a megabyte."""
+    where = root / "small"
+    where.mkdir()
+    if kind == "injected":
+        monkeypatch.setattr(files, "disk", SmallDisk())
+        yield where
+    else:
+        with mounted(where):
+            yield where

@@ -75,7 +75,7 @@ def test_both_names_are_the_same_program(root: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_tells_all_commands_and_flags(run: Run, flag: str) -> None:
+def test_help_lists_all_commands_and_flags(run: Run, flag: str) -> None:
     done = run(flag)
     assert (done.status, done.err) == (0, "")
     for name in COMMANDS:
@@ -151,10 +151,12 @@ def test_each_command_has_help_and_refuses_an_unknown_flag(run: Run, name: str) 
         (("push", "http://127.0.0.1:9", "mail", "mail", "far", "x"), 111, "cannot open item"),
         (("stats", "absent"), 111, "absent"),
         (("list", "absent"), 111, "absent"),
-        (("list", "-p", "nowhere", "mail"), 111, "a place is one of"),
+        (("list", "-p", "nowhere", "mail"), 111, "a place must be one of"),
     ],
 )
-def test_mistakes_are_told_in_a_line(run: Run, queue: str, words: tuple[str, ...], status: int, message: str) -> None:
+def test_mistakes_are_reported_in_a_line(
+    run: Run, queue: str, words: tuple[str, ...], status: int, message: str
+) -> None:
     done = run(*words)
     assert (done.status, done.out) == (status, "")
     assert message in done.err
@@ -260,6 +262,17 @@ def test_items_are_run_with_their_arguments_and_variables(run: Run, root: Path, 
     assert listing(root, "done") == [name]
 
 
+def test_the_manual_of_the_standard_lists_every_variable_of_a_worker(run: Run, root: Path, queue: str) -> None:
+    text = man.man_pages()["man7/fsq.7"].partition(".SH ENVIRONMENT OF WORKERS\n")[2].partition("\n.SH ")[0]
+    listed = {line.removeprefix(".B ") for line in text.splitlines() if line.startswith(".B ")}
+    fsq.install_host(queue, "web1")
+    name = fsq.senqueue(queue, "")
+    (root / "mail/hosts/web1/queue" / name).touch()
+    names = "env | sed -n 's/^\\(FSQ_ITEM_[A-Z_]*\\)=.*/\\1/p'"
+    own, of_host = (set(run("scan", *words, "mail", "sh", "-c", names).out.split()) for words in ([], ["-a"]))
+    assert (own - {*fsq.constants.SETTINGS}, of_host - own) == (listed - {"FSQ_ITEM_HOST"}, {"FSQ_ITEM_HOST"})
+
+
 @pytest.mark.parametrize(
     ("code", "place", "message"),
     [
@@ -272,7 +285,7 @@ def test_items_are_run_with_their_arguments_and_variables(run: Run, root: Path, 
 def test_the_exit_code_decides(run: Run, root: Path, queue: str, code: int, place: str, message: str) -> None:
     name = fsq.senqueue(queue, "")
     done = run("scan", "-m", "2", "mail", "sh", "-c", f"exit {code}")
-    assert done.status == 0, "a failed item is no failed scan"
+    assert done.status == 0, "a failed item isn't a failed scan"
     assert done.err == (f"{name}: {message}\n" if message else "")
     assert len(listing(root, place)) == 1
 
@@ -283,7 +296,7 @@ def test_the_meaning_of_exit_codes_can_be_changed(run: Run, root: Path, queue: s
     assert len(listing(root, "done")) == 1
 
 
-def test_used_up_tries_and_old_age_are_told(run: Run, root: Path, queue: str) -> None:
+def test_used_up_tries_and_old_age_are_reported(run: Run, root: Path, queue: str) -> None:
     name = fsq.senqueue(queue, "")
     assert run("scan", "mail", "sh", "-c", "exit 111").err == (
         f"max tries exceeded: 1 (1): for item {name}; failed permanently\n"
@@ -382,7 +395,7 @@ def test_items_are_distributed_unopened_and_unlocked(run: Run, root: Path, queue
     assert listing(root, "done") == [name]
 
 
-def test_programs_run_one_by_one_unless_told_otherwise(run: Run, root: Path, queue: str, tmp_path: Path) -> None:
+def test_programs_run_one_by_one_by_default(run: Run, root: Path, queue: str, tmp_path: Path) -> None:
     for number in range(4):
         fsq.senqueue(queue, "", number)
     alone = f"mkdir {tmp_path}/busy && sleep 0.05 && rmdir {tmp_path}/busy"
@@ -390,7 +403,7 @@ def test_programs_run_one_by_one_unless_told_otherwise(run: Run, root: Path, que
     assert len(listing(root, "done")) == 4
 
 
-def test_programs_run_side_by_side_and_no_more_than_told(run: Run, root: Path, queue: str, tmp_path: Path) -> None:
+def test_programs_run_side_by_side_and_no_more_than_allowed(run: Run, root: Path, queue: str, tmp_path: Path) -> None:
     for number in range(4):
         fsq.senqueue(queue, "", number)
     # Each waits for another one, and would be a third if there were too many.
@@ -518,6 +531,15 @@ def test_the_manual_lists_every_setting_with_its_default(page: str) -> None:
     assert "\n.B FSQ_QUEUE_MODE\nThe mode of the directories, in octal. Default: 02770." in environment
 
 
+def test_the_standard_lists_every_variable_that_the_programs_name() -> None:
+    named = set()
+    for folder in ("fsq", "cli/fsq"):
+        for path in (ROOT / "src" / "penstock" / folder).rglob("*.py"):
+            named |= set(re.findall(r"\bFSQ_[A-Z_]*[A-Z]\b", path.read_text("utf-8")))
+    listed = set(re.findall(r"^\.B (FSQ_\w+)$", man.man_pages()["man7/fsq.7"], re.MULTILINE))
+    assert named == listed
+
+
 def test_programs_written_for_the_original_find_its_modules() -> None:
     program = (
         "import fsq.exceptions\n"
@@ -530,7 +552,7 @@ def test_programs_written_for_the_original_find_its_modules() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_man_page_tells_every_flag(name: str) -> None:
+def test_a_man_page_lists_every_flag(name: str) -> None:
     page = man.man_pages()[f"man1/fsq-{name}.1"].replace("\\-", "-")
     for option in COMMANDS[name].flags:
         assert f"\n.B {option.names}\n" in page

@@ -24,12 +24,12 @@ from penstock.fsq import auditing, files
 from penstock.fsq.names import parse
 from tests.fsq import programs
 from tests.fsq.crash_model import DIRECTORY, Left, Operation, RecordingDisk, Tree, lay_out, split
-from tests.fsq.crash_walk import walk
+from tests.fsq.crash_walk import finds_fault, walk
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 HISTORIES = 1000 if LONG else 90
 TREES_MIN = 100_000 if LONG else 10_000  # the least number of different states that must have been looked at
-LAID_OUT_EVERY = 20  # of the trees, so many are scanned with the real code
+LAID_OUT_EVERY = 20  # one tree of this number is scanned with the real code
 PLACES = ("tmp", "queue", "done", "fail")
 
 
@@ -219,15 +219,8 @@ def test_syncing_the_wrong_directory_first_would_be_noticed(story: Story) -> Non
 
 
 def faulty(told: Story, spoil: Callable[[Operation], bool]) -> bool:
-    """Whether the model finds fault with the same operations less some system calls."""
-    for thread in told.threads:
-        left = Left(told.start, strict=True)
-        for step in thread:
-            if not spoil(step):
-                left.play(step)
-            if any(complaints(told, tree, left.acks) for tree in left.trees()):
-                return True
-    return False
+    plans = ((thread, Left(told.start, strict=True)) for thread in told.threads)
+    return finds_fault(plans, partial(complaints, told), spoil)
 
 
 @pytest.mark.parametrize(

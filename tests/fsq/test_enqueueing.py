@@ -185,7 +185,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(
     assert os.listdir(root / "mail/queue") == [waiting]
 
 
-def test_a_sync_that_fails_is_told_although_the_item_is_there(
+def test_a_sync_that_fails_is_reported_although_the_item_is_there(
     root: Path, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(path: str) -> None:

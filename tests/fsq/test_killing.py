@@ -125,7 +125,7 @@ def test_the_child_of_a_killed_scan_keeps_its_item(root: Path, queue: str, tmp_p
 
 @pytest.mark.system
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_scan_that_waits_for_its_rate_completes_what_ends_and_can_be_told_to_stop(
+def test_a_scan_that_waits_for_its_rate_completes_what_ends_and_can_be_stopped(
     root: Path, queue: str, jobs: str
 ) -> None:
     first, second = fsq.senqueue(queue, ""), fsq.senqueue(queue, "")
@@ -158,7 +158,7 @@ def test_a_worker_that_dies_by_a_signal_ends_the_scan(root: Path, queue: str) ->
 
 
 @pytest.mark.system
-def test_a_scan_that_is_told_to_stop_finishes_what_it_began(root: Path, queue: str, tmp_path: Path) -> None:
+def test_a_scan_that_is_stopped_finishes_what_it_began(root: Path, queue: str, tmp_path: Path) -> None:
     first, second = fsq.senqueue(queue, ""), fsq.senqueue(queue, "")
     ready, go = tmp_path / "ready", tmp_path / "go"
     program = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.02; done"

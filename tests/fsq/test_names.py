@@ -103,7 +103,7 @@ def _text(arg: object) -> str:
     return arg.decode() if isinstance(arg, bytes) else str(arg)
 
 
-def test_a_name_tells_its_own_delimiter() -> None:
+def test_a_name_has_its_own_delimiter() -> None:
     parsed = names.parse(".20261115184213.0.18420.web1.0.dot%2eted.und_er")
     assert parsed.delimiter == "."
     assert parsed.arguments == ("dot.ted", "und_er")

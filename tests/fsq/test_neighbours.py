@@ -13,7 +13,7 @@ import pytest
 from penstock import fsq
 from penstock.fsq import auditing, directory, redrive
 from tests.fsq import programs
-from tests.fsq.neighbours import GROUP, MEMBER, Victim, as_member, hard_link, let_in, needs_root
+from tests.fsq.other_user import GROUP, MEMBER, Victim, as_member, hard_link, let_in, needs_root, replace_by_link
 
 pytestmark = needs_root
 
@@ -37,15 +37,6 @@ def shared(root: Path) -> Path:
 def victim(tmp_path: Path) -> Victim:
     """What the attack is aimed at: files whose names look like items."""
     return Victim(tmp_path / "victim", [NAME, "secret"])
-
-
-def replace_by_link(path: Path, target: Path) -> None:
-    def attack() -> None:
-        if path.exists():
-            path.rename(path.with_name(path.name + ".away"))
-        path.symlink_to(target)
-
-    as_member(attack)
 
 
 def run(*words: str) -> tuple[int, bytes]:
@@ -260,7 +251,7 @@ def test_an_item_that_is_a_link_is_not_copied_to_hosts(shared: Path, victim: Vic
 @pytest.mark.system
 @pytest.mark.parametrize("kind", ["link", "fifo"])
 @pytest.mark.parametrize("place", ["queue", "fail"])
-def test_looking_at_something_that_is_no_item_neither_follows_nor_waits(
+def test_reading_something_that_is_not_an_item_neither_follows_nor_waits(
     shared: Path, victim: Victim, place: str, kind: str
 ) -> None:
     odd = shared / place / NAME

@@ -16,7 +16,7 @@ ITEMS = 2500
 
 
 def run_on_a_terminal(*words: str) -> tuple[bytes, bytes]:
-    """Run `fsq` with a terminal for its messages; give its output, and what the terminal got."""
+    """Run `fsq` with a terminal for its messages; return its output, and what the terminal got."""
     ours, theirs = pty.openpty()
     try:
         done = subprocess.run(
@@ -42,7 +42,7 @@ def run_on_a_terminal(*words: str) -> tuple[bytes, bytes]:
         (("repair", "mail"), b"0 repaired, 0 left\n"),
     ],
 )
-def test_a_long_operation_tells_how_far_it_is(root: Path, queue: str, words: tuple[str, ...], said: bytes) -> None:
+def test_a_long_operation_says_how_far_it_is(root: Path, queue: str, words: tuple[str, ...], said: bytes) -> None:
     for number in range(ITEMS):
         os.close(os.open(root / f"mail/done/_20250101000000_{number}_1_web_0_x", os.O_CREAT | os.O_WRONLY, 0o640))
     out, seen = run_on_a_terminal(*words)
@@ -51,7 +51,7 @@ def test_a_long_operation_tells_how_far_it_is(root: Path, queue: str, words: tup
     assert seen.endswith(b": 2000 items\r\x1b[K")
 
 
-def test_where_nobody_looks_nothing_is_told(root: Path, queue: str) -> None:
+def test_where_nobody_listens_nothing_is_reported(root: Path, queue: str) -> None:
     for number in range(ITEMS):
         os.close(os.open(root / f"mail/done/_20250101000000_{number}_1_web_0_x", os.O_CREAT | os.O_WRONLY, 0o640))
     assert programs.run("purge", "--older-than", "0", "mail").stderr == b""

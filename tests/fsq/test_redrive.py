@@ -179,7 +179,7 @@ def test_what_is_no_file_is_left_to_a_person(root: Path, queue: str) -> None:
     assert {reason for _, reason in auditing.repair(queue)} == {"a person must look at it"}
 
 
-def test_an_absent_queue_is_told(root: Path) -> None:
+def test_an_absent_queue_is_reported(root: Path) -> None:
     with pytest.raises(fsq.FSQConfigError):
         list(auditing.audit("absent"))
     with pytest.raises(fsq.FSQScanError):

@@ -12,35 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock import fsq
-from penstock.fsq import files
 from tests.fsq import programs, small_disk
-
-NOBODY = 65534
-
-
-def as_nobody(action: Callable[[], str]) -> str:
-    """Do something as a user without rights, in a child; give what it says."""
-    if os.getuid() != 0:
-        return action()
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        text = "it raised something else"
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            text = action()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        finally:
-            os.write(write, text.encode())
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as stream:
-        text = stream.read()
-    os.waitpid(pid, 0)
-    return text
+from tests.fsq.other_user import NOBODY, as_nobody
 
 
 def error_of(action: Callable[[], object]) -> Callable[[], str]:
@@ -68,7 +41,7 @@ def open_root(root: Path, queue: str) -> Path:
     return root
 
 
-def test_a_directory_that_may_not_be_written_is_told_and_loses_nothing(open_root: Path) -> None:
+def test_a_directory_that_may_not_be_written_is_reported_and_loses_nothing(open_root: Path) -> None:
     (name,) = os.listdir(open_root / "mail/queue")
     assert as_nobody(error_of(lambda: fsq.senqueue("mail", "x"))).startswith(
         "FSQEnqueueError EACCES: cannot enqueue into mail: Permission denied"
@@ -87,7 +60,7 @@ def test_a_directory_that_may_not_be_written_is_told_and_loses_nothing(open_root
     assert (open_root / "mail/queue" / name).read_bytes() == b"kept"
 
 
-def test_an_item_that_may_not_be_read_is_told_and_stays(open_root: Path) -> None:
+def test_an_item_that_may_not_be_read_is_reported_and_stays(open_root: Path) -> None:
     (name,) = os.listdir(open_root / "mail/queue")
     (open_root / "mail/queue" / name).chmod(0)
     said = as_nobody(error_of(lambda: next(fsq.scan("mail"))))
@@ -95,14 +68,14 @@ def test_an_item_that_may_not_be_read_is_told_and_stays(open_root: Path) -> None
     assert os.listdir(open_root / "mail/queue") == [name]
 
 
-def test_not_being_allowed_to_look_is_not_being_up(open_root: Path) -> None:
+def test_not_being_allowed_to_read_is_not_being_up(open_root: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("needs a directory of somebody else")
     (open_root / "mail").chmod(0o700)
     assert as_nobody(error_of(lambda: fsq.is_down("mail"))).startswith("FSQConfigError EACCES")
 
 
-def test_the_command_line_tells_it_too(open_root: Path) -> None:
+def test_the_command_line_says_it_too(open_root: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("needs a directory of somebody else")
     # The interpreter may lie where only root may go, so the command is called within the child.
@@ -128,19 +101,13 @@ def test_the_command_line_tells_it_too(open_root: Path) -> None:
 @pytest.fixture(params=small_disk.KINDS)
 def little_room(root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A root on a disk of a megabyte."""
-    where = root / "small"
-    where.mkdir()
-    fsq.set_const("FSQ_ROOT", str(where))
-    if request.param == "injected":
-        monkeypatch.setattr(files, "disk", small_disk.SmallDisk())
+    with small_disk.small_root(root, request.param, monkeypatch) as where:
+        fsq.set_const("FSQ_ROOT", str(where))
         yield where
-    else:
-        with small_disk.mounted(where):
-            yield where
 
 
 @pytest.mark.system
-def test_a_full_disk_is_told_and_loses_nothing(little_room: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(little_room: Path) -> None:
     fsq.install("mail")
     made: list[str] = []
 
@@ -163,7 +130,7 @@ def test_a_full_disk_is_told_and_loses_nothing(little_room: Path) -> None:
 
 
 @pytest.mark.system
-def test_no_inode_left_is_told_too(little_room: Path) -> None:
+def test_no_inode_left_is_reported_too(little_room: Path) -> None:
     fsq.install("mail")
 
     def fill() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from penstock import fsq
 from penstock.fsq.remote import client, server
-from penstock.fsq.remote.server import BATCH_MAX, Refused, Request, Rules, answer, check, read_head
+from penstock.fsq.remote.server import BATCH_MAX, AccessRules, HttpRequest, RequestRefused, answer, check, read_head
 from tests.fsq import programs
 from tests.processes import free_port, wait_until
 
@@ -62,7 +62,7 @@ def test_a_trigger_is_pulled_with_named_parameters(root: Path, queue: str) -> No
     os.close(fd)
 
 
-def test_the_server_tells_what_it_can(queue: str) -> None:
+def test_the_server_says_what_it_can(queue: str) -> None:
     methods = ask("system.listMethods")["result"]
     assert {"enqueue", "trigger_pull", "is_down", "api_version", "system.methodHelp"} <= set(methods)
     assert "queue" in ask("system.methodHelp", ["enqueue"])["result"]
@@ -156,18 +156,18 @@ def test_whatever_fails_within_is_an_error_without_details(queue: str) -> None:
 # HTTP, without a network.
 
 
-def request(**headers: str) -> Request:
+def request(**headers: str) -> HttpRequest:
     path = headers.pop("path", "/")
     usual = {"host": "127.0.0.1:7800", "content-type": JSON, "content-length": "5"}
-    return Request(
+    return HttpRequest(
         headers.pop("method", "POST"), path, {**usual, **{k.replace("_", "-"): v for k, v in headers.items()}}
     )
 
 
-def status_of(asked: Request, rules: Rules) -> int:
+def status_of(asked: HttpRequest, rules: AccessRules) -> int:
     try:
         check(asked, rules)
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.status
     return 200
 
@@ -194,8 +194,8 @@ def status_of(asked: Request, rules: Rules) -> int:
         (request(content_length="9" * 30), 413),
     ],
 )
-def test_on_loopback_only_this_machine_is_served(asked: Request, status: int) -> None:
-    assert status_of(asked, Rules(host="127.0.0.1")) == status
+def test_on_loopback_only_this_machine_is_served(asked: HttpRequest, status: int) -> None:
+    assert status_of(asked, AccessRules(host="127.0.0.1")) == status
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_on_loopback_only_this_machine_is_served(asked: Request, status: int) ->
         (request(path="/é"), 401),
     ],
 )
-def test_with_a_token_only_its_owners_are_served(asked: Request, status: int) -> None:
-    assert status_of(asked, Rules(host="0.0.0.0", token=TOKEN)) == status
+def test_with_a_token_only_its_owners_are_served(asked: HttpRequest, status: int) -> None:
+    assert status_of(asked, AccessRules(host="0.0.0.0", token=TOKEN)) == status
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_with_a_token_only_its_owners_are_served(asked: Request, status: int) ->
     ],
 )
 def test_a_head_that_is_none_is_refused(head: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         read_head(head)
 
 

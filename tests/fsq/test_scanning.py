@@ -11,7 +11,7 @@ import pytest
 
 from penstock import fsq
 from penstock.fsq import files
-from penstock.fsq.snapshot import BLOCK_ROWS, Snapshot
+from penstock.fsq.snapshot import BLOCK_ROWS, ItemSnapshot
 
 
 def put(root: Path, name: str, data: bytes = b"", place: str = "queue", queue: str = "mail") -> str:
@@ -74,7 +74,7 @@ def test_runs_of_a_large_snapshot_are_merged_in_order(
     made = [name("20260101000000", number, 0, "é\n") for number in range(2000)]
     for each in made:
         (directory / each).touch()
-    found = Snapshot([(str(directory), "h")])
+    found = ItemSnapshot([(str(directory), "h")])
     assert found.count == 2000
     assert list(found) == [(each, "h") for each in made]
     assert list(found) == [(each, "h") for each in made], "once more"
@@ -163,7 +163,7 @@ def test_another_file_under_the_same_name_is_not_taken_for_the_item(
     assert caught.value.errno == errno.ENOENT
 
 
-def test_no_open_does_not_even_look(queue: str) -> None:
+def test_no_open_does_not_even_stat(queue: str) -> None:
     item = fsq.FSQWorkItem(queue, name(), no_open=True)
     assert item.item is None
     with pytest.raises(fsq.FSQDoneError):
@@ -202,7 +202,7 @@ def test_a_bad_name_goes_to_fail_and_stops_nobody(
     assert os.listdir(os.fsencode(root / "mail/fail")) == [bad]
 
 
-def test_looking_moves_nothing(root: Path, queue: str) -> None:
+def test_a_scan_with_look_moves_nothing(root: Path, queue: str) -> None:
     bad = put(root, "_1_2")
     tried = put(root, name(tries=5))
     items = fsq.scan(queue, look=True, max_tries=0)
@@ -415,13 +415,13 @@ def test_completing_what_is_gone_is_an_error_of_ours(queue: str) -> None:
 def test_an_item_is_renamed_before_it_is_unlocked(root: Path, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = fsq.senqueue(queue, "")
     item = fsq.FSQWorkItem(queue, made)
-    real = files.Disk.rename
+    real = files.FileSystem.rename
 
-    def watched(disk: files.Disk, source: str, target: str) -> None:
+    def watched(disk: files.FileSystem, source: str, target: str) -> None:
         assert ids(queue) == [], "somebody else could have it while it is renamed"
         real(disk, source, target)
 
-    monkeypatch.setattr(files.Disk, "rename", watched)
+    monkeypatch.setattr(files.FileSystem, "rename", watched)
     item.success()
     item.close()
 
@@ -504,7 +504,7 @@ def test_an_id_that_is_refused_leaves_no_file_open(queue: str, tmp_path: Path) -
     assert len(os.listdir("/dev/fd")) == len(before)
 
 
-def test_a_target_that_is_not_there_is_told(root: Path, queue: str) -> None:
+def test_a_target_that_is_not_there_is_reported(root: Path, queue: str) -> None:
     fsq.install("one")
     with pytest.raises(fsq.FSQReenqueueError, match="cannot reenqueue into absent"):
         fsq.sreenqueue(name(), "x", "one", "absent")

@@ -88,7 +88,7 @@ def test_a_value_that_can_not_be_changes_nothing(name: str, value: object, error
     assert fsq.const(name) == before
 
 
-def test_unknown_names_are_told_apart_by_their_errno() -> None:
+def test_unknown_names_are_distinguished_by_their_errno() -> None:
     with pytest.raises(fsq.FSQEnvError) as caught:
         fsq.const("FSQ_NONSENSE")
     assert caught.value.errno == errno.EINVAL
@@ -99,7 +99,7 @@ def test_unknown_names_are_told_apart_by_their_errno() -> None:
         fsq.const(1)  # type: ignore[arg-type]  # that is the mistake
 
 
-def test_a_bad_setting_is_told_without_a_traceback() -> None:
+def test_a_bad_setting_is_reported_without_a_traceback() -> None:
     done = programs.run("list", settings={"FSQ_TTL": "soon"})
     assert done.returncode == 111
     assert b"invalid value for FSQ_TTL: 'soon'" in done.stderr
@@ -113,7 +113,7 @@ def test_a_new_root_counts_at_once(root: Path) -> None:
     assert fsq.path.trigger("q") == f"{root}/other/q/bell"
 
 
-def test_the_original_name_gives_the_same_things() -> None:
+def test_the_original_name_has_the_same_things() -> None:
     from fsq.path import base
 
     import fsq as original

@@ -14,7 +14,7 @@ import pytest
 
 from penstock import fsq
 from penstock.fsq import waiting
-from penstock.fsq.waiting import Waiter
+from penstock.fsq.waiting import QueueWatch
 from tests.fsq import programs
 from tests.processes import need_module, wait_until
 
@@ -22,14 +22,14 @@ FOR_EVER = 60.0  # no test waits that long unless it fails
 
 
 @pytest.fixture(params=["inotify", "polling"])
-def waiter(request: pytest.FixtureRequest, queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiter]:
+def waiter(request: pytest.FixtureRequest, queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueWatch]:
     if request.param == "inotify":
         if sys.platform != "linux":
             pytest.skip("there is no inotify here")
         need_module("inotify_simple")
     monkeypatch.setattr(waiting, "POLL_SECONDS", 0.02)
     fsq.trigger(queue)
-    made = Waiter(queue, use_inotify=request.param == "inotify")
+    made = QueueWatch(queue, use_inotify=request.param == "inotify")
     assert made.polls == (request.param == "polling")
     yield made
     made.close()
@@ -41,26 +41,26 @@ def after_a_moment(action: object) -> threading.Timer:
     return timer
 
 
-def test_a_new_item_ends_a_wait(waiter: Waiter, queue: str) -> None:
+def test_a_new_item_ends_a_wait(waiter: QueueWatch, queue: str) -> None:
     timer = after_a_moment(lambda: fsq.senqueue(queue, ""))
     assert waiter.wait(FOR_EVER)
     timer.join()
 
 
-def test_an_item_that_came_before_the_wait_ends_it_at_once(waiter: Waiter, queue: str) -> None:
+def test_an_item_that_came_before_the_wait_ends_it_at_once(waiter: QueueWatch, queue: str) -> None:
     fsq.senqueue(queue, "")
     assert waiter.check()
     assert not waiter.wait(0)
 
 
-def test_a_pull_ends_a_wait_once(waiter: Waiter, queue: str) -> None:
+def test_a_pull_ends_a_wait_once(waiter: QueueWatch, queue: str) -> None:
     fsq.trigger_pull(queue)
     fsq.trigger_pull(queue)
     assert waiter.wait(FOR_EVER)
     assert not waiter.wait(0)
 
 
-def test_a_pull_that_was_seen_leaves_nothing_to_wake_up_for(waiter: Waiter, queue: str) -> None:
+def test_a_pull_that_was_seen_leaves_nothing_to_wake_up_for(waiter: QueueWatch, queue: str) -> None:
     fsq.trigger_pull(queue)
     assert waiter.check()
     poller = select.poll()
@@ -69,7 +69,7 @@ def test_a_pull_that_was_seen_leaves_nothing_to_wake_up_for(waiter: Waiter, queu
     assert [event for _, event in poller.poll(0) if event & (select.POLLIN | select.POLLHUP)] == []
 
 
-def test_a_trigger_that_is_made_anew_is_found(waiter: Waiter, queue: str) -> None:
+def test_a_trigger_that_is_made_again_is_found(waiter: QueueWatch, queue: str) -> None:
     fsq.untrigger(queue)
     fsq.trigger(queue)
     waiter.check()
@@ -78,7 +78,7 @@ def test_a_trigger_that_is_made_anew_is_found(waiter: Waiter, queue: str) -> Non
     assert waiter.wait(FOR_EVER)
 
 
-def test_an_up_ends_a_wait(waiter: Waiter, queue: str) -> None:
+def test_an_up_ends_a_wait(waiter: QueueWatch, queue: str) -> None:
     fsq.down(queue)
     waiter.check()
     timer = after_a_moment(lambda: fsq.up(queue))
@@ -86,7 +86,7 @@ def test_an_up_ends_a_wait(waiter: Waiter, queue: str) -> None:
     timer.join()
 
 
-def test_a_redriven_item_ends_a_wait(waiter: Waiter, root: Path, queue: str) -> None:
+def test_a_redriven_item_ends_a_wait(waiter: QueueWatch, root: Path, queue: str) -> None:
     from penstock.fsq.redrive import redrive
 
     name = fsq.senqueue(queue, "")
@@ -100,7 +100,7 @@ def test_a_redriven_item_ends_a_wait(waiter: Waiter, root: Path, queue: str) -> 
 def test_completions_and_retries_are_no_new_work(queue: str) -> None:
     need_module("inotify_simple")
     names = [fsq.senqueue(queue, "") for _ in range(3)]
-    with Waiter(queue) as watching:
+    with QueueWatch(queue) as watching:
         if watching.polls:
             pytest.skip("there is no inotify here")
         for name, code in zip(names, (0, 100, 111), strict=True):
@@ -109,20 +109,20 @@ def test_completions_and_retries_are_no_new_work(queue: str) -> None:
         assert not watching.wait(0)
 
 
-def test_waiting_takes_no_time_of_the_processor(waiter: Waiter) -> None:
+def test_waiting_takes_no_time_of_the_processor(waiter: QueueWatch) -> None:
     before = os.times()
     assert not waiter.wait(0.5)
     after = os.times()
     assert after.user + after.system - before.user - before.system < 0.4
 
 
-def test_without_the_package_directories_are_looked_at(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_directories_are_checked(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "inotify_simple", None)
-    with Waiter(queue) as looking:
+    with QueueWatch(queue) as looking:
         assert looking.polls
 
 
-def test_scan_forever_gives_what_is_there_and_what_comes(queue: str) -> None:
+def test_scan_forever_returns_what_is_there_and_what_comes(queue: str) -> None:
     first = fsq.senqueue(queue, "")
     items = fsq.scan_forever(queue)
     assert next(items).id == first
@@ -148,7 +148,7 @@ def test_scan_forever_can_wait_first(queue: str) -> None:
 
 
 @pytest.mark.system
-def test_a_waiting_scan_runs_what_comes_and_ends_when_told(root: Path, queue: str) -> None:
+def test_a_waiting_scan_runs_what_comes_and_ends_when_stopped(root: Path, queue: str) -> None:
     first = fsq.senqueue(queue, "")
     scan = programs.start("scan", "-w", "-j", "2", "mail", "true")
     try:
@@ -169,7 +169,7 @@ def test_a_waiting_scan_runs_what_comes_and_ends_when_told(root: Path, queue: st
 
 @pytest.mark.system
 def test_a_waiting_scan_sleeps_between_items(root: Path, queue: str) -> None:
-    fsq.senqueue(queue, "", "retried for ever")
+    fsq.senqueue(queue, "", "retried forever")
     scan = programs.start("scan", "-w", "-m", "0", "mail", "sh", "-c", "exit 111", stderr=-3)
     try:
         wait_until(lambda: any("_1_retried" in name for name in os.listdir(root / "mail/queue")))

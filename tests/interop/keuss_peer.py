@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.processes import lacking, need_program
-from tests.servers import PostgresServer, RedisServer
+from tests.servers import MongoServer, PostgresServer, RedisServer
 
 NEW, OLD = "2.0.6", "1.6.1"
 PROGRAM = Path(__file__).parent / "node" / "keuss.js"
@@ -72,6 +72,19 @@ def postgres_options(server: PostgresServer, database: str | None = None, **more
     """How Keuss connects to a PostgreSQL."""
     place = {"host": server.host, "port": server.port}
     return {**place, "user": server.user, "database": database or server.database, **more}
+
+
+def mongo_options(server: MongoServer, database: str) -> Options:
+    """How Keuss connects to a MongoDB."""
+    return {"url": server.url(database=database)}
+
+
+def mongo_capped(server: MongoServer, database: str, channel: str) -> Options:
+    """Its signaller in MongoDB. On MongoDB 6 the channel's name must end in `collection`: see `signals`."""
+    return {
+        "provider": "mongo-capped",
+        "opts": {"url": server.url(database=f"{database}_signal"), "channel": channel},
+    }
 
 
 def redis_pubsub(server: RedisServer, **more: object) -> Options:
@@ -120,27 +133,29 @@ class KeussPeer:
         stats: Options | None = None,
         **options: object,
     ) -> KeussFactory:
-        """Make a factory: backend is redis-list, redis-oq or postgres, options are Keuss' (reserve_delay, pollInterval,
-        deadletter). Without a signaller it wakes only itself, without stats it counts for itself.
+        """Make a factory: backend is redis-list, redis-oq, postgres, mongo, pl-mongo and so on, options are Keuss'
+        (reserve_delay, pollInterval, deadletter). Without a signaller it wakes only itself, without stats it counts for
+        itself; on MongoDB both are there by default.
         """
         place = "postgres" if backend == "postgres" else "redis"
-        given = {place: dict(connection), "name": name, **options}
+        where = connection if "url" in connection else {place: dict(connection)}
+        given = {**where, "name": name, **options}
         given |= {key: part for key, part in (("signaller", signaller), ("stats", stats)) if part is not None}
         return KeussFactory(self, self.call("open", version=version, backend=backend, options=given))
 
     def signals(self) -> list[dict[str, Any]]:
-        """Give what came in on the channels of all queues since the last call: factory, channel, message, at."""
+        """Return what came in on the channels of all queues since the last call: factory, channel, message, at."""
         return self.call("signals")
 
     def strays(self) -> list[dict[str, Any]]:
-        """Give what pops delivered after their time was over, since the last call."""
+        """Return what pops delivered after their time was over, since the last call."""
         return self.call("strays")
 
     def call(self, request: str, /, **fields: object) -> Any:
         return self.begin(request, **fields).result(ANSWER_SECONDS)
 
     def begin(self, name: str, /, **fields: object) -> Future[Any]:
-        """Send a request, and give its answer to come."""
+        """Send a request, and return its answer to come."""
         answer: Future[Any] = Future()
         with self._lock:
             if self._is_over:
@@ -214,8 +229,17 @@ class KeussFactory:
         return KeussQueue(self.peer, made, name)
 
     def list(self, full: bool = False) -> Any:
-        """Give the names of the queues that stats know; if full, a dict with their options, counters and paused."""
+        """Return the names of the queues that stats know; if full, a dict with their options, counters and paused."""
         return self.peer.call("list", factory=self.number, options={"full": full})
+
+    def link(self, source: KeussQueue, *targets: KeussQueue, name: str) -> None:
+        """Start a link of a pipeline, which adds its name to `passed` in payloads; a choice goes by `n` there."""
+        numbers = [target.number for target in targets]
+        self.peer.call("link", source=source.number, targets=numbers, name=name)
+
+    def stop_links(self) -> None:
+        """Stop all links, which must be waiting: otherwise Keuss' links spin on a factory that is closed."""
+        self.peer.call("unlink")
 
     def close(self) -> None:
         """Write counters that wait, and end its connections."""
@@ -231,7 +255,7 @@ class KeussQueue:
         self.name = name
 
     def push(self, payload: Any, **options: object) -> Any:
-        """Push JSON or bytes, and give what Keuss calls the id. Options: delay, mature (s), tries, hdrs."""
+        """Push JSON or bytes, and return what Keuss calls the id. Options: delay, mature (s), tries, hdrs."""
         if isinstance(payload, bytes):
             body = {"payload_base64": base64.b64encode(payload).decode()}
         else:
@@ -262,7 +286,7 @@ class KeussQueue:
         return self._call("ok", element=self._given(element))
 
     def ko(self, element: KeussElement | str, next_t: int | None = None) -> Any:
-        """Give it back until next_t (unix ms): True or False, or "deadletter". An id alone is never moved there."""
+        """Return it to its queue until next_t (unix ms): True, False or "deadletter". An id alone never goes there."""
         return self._call("ko", element=self._given(element), next_t=next_t)
 
     @staticmethod
@@ -273,7 +297,7 @@ class KeussQueue:
         return self._call("remove", id=element_id)
 
     def pause(self, value: bool = True) -> bool:
-        """Pause or resume, and give what the stats say then; the signal has been sent."""
+        """Pause or resume, and return what the stats say then; the signal has been sent."""
         return self._call("pause", value=value)
 
     def paused(self) -> bool:
@@ -292,7 +316,7 @@ class KeussQueue:
         return self._ask("resvSize")
 
     def next_t(self) -> int | None:
-        """Tell when the next element matures, in unix ms."""
+        """Return when the next element matures, in unix ms."""
         return self._ask("next_t")
 
     def stats(self) -> dict[str, int]:

@@ -98,7 +98,7 @@ def test_bytes_and_headers_come_back(kind: Kind, queue_name: str) -> None:
 
 
 @on(LISTS, ORDERED)
-def test_a_pop_whose_time_is_over_gives_nothing(kind: Kind, queue_name: str) -> None:
+def test_a_pop_whose_time_is_over_returns_nothing(kind: Kind, queue_name: str) -> None:
     assert kind.open().queue(queue_name).pop(50) is None
 
 
@@ -193,7 +193,7 @@ def test_processes_wake_and_pause_each_other(kind: Kind, queue_name: str, redis_
     wait_until(lambda: here.stats().get("put") == there.stats().get("get") == 1)
 
 
-def test_a_drained_queue_gives_nothing_any_more(keuss: KeussPeer, redis_server: RedisServer, queue_name: str) -> None:
+def test_a_drained_queue_returns_nothing_any_more(keuss: KeussPeer, redis_server: RedisServer, queue_name: str) -> None:
     queue = keuss.open("redis-oq", redis_options(redis_server)).queue(queue_name)
     queue.drain()
     with pytest.raises(KeussError, match=r"^drain$"):

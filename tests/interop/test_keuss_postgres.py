@@ -143,14 +143,14 @@ def test_the_tables_that_each_makes_are_the_same(
 def test_jobs_come_in_the_order_of_their_maturity(both: Both) -> None:
     now = time.time()
     for number in range(6):
-        push = both.ours.push if number % 2 else both.theirs.push
-        push(number, mature=now - 10 + number)
+        when = now - 10 + number
+        both.ours.push(number, at=when) if number % 2 else both.theirs.push(number, mature=when)
     assert [both.ours.pop(timeout=PATIENCE).payload for _ in range(3)] == [0, 1, 2]
     assert [both.theirs.pop(PATIENCE_MS).payload for _ in range(3)] == [3, 4, 5]
 
 
 def test_a_schedule_holds_on_both_sides(both: Both) -> None:
-    both.ours.push("ours", mature=FAR_S)
+    both.ours.push("ours", at=FAR_S)
     both.theirs.push("theirs", mature=FAR_S + 1)
     assert (both.theirs.sched_size(), both.theirs.next_t()) == (2, int(FAR_S * 1000))
     assert (both.ours.scheduled(), both.ours.next_mature()) == (2, FAR_S)
@@ -197,7 +197,7 @@ def test_node_commits_what_we_reserved(both: Both) -> None:
     assert both.ours.total() == 0
 
 
-def test_node_gives_back_what_we_reserved_and_our_lease_is_over(both: Both) -> None:
+def test_node_returns_what_we_reserved_and_our_lease_is_over(both: Both) -> None:
     job_id = both.ours.push("x")
     stale = both.ours.reserve(timeout=PATIENCE)
     assert both.theirs.ko(job_id, now_ms() - 1) is True
@@ -326,7 +326,7 @@ def test_wake_ups_pauses_and_counters_are_shared_through_redis(
     factory = keuss.open("postgres", postgres_options(postgres_server, name), name=name, pollInterval=300_000, **shared)
     theirs = factory.queue("mail")
     url = redis_server.url
-    with blocking.connect(postgres_database, name=name, signal=url, stats=url, poll=300) as store:
+    with blocking.connect(postgres_database, namespace=name, signal=url, stats=url, poll=300) as store:
         ours = store.queue("mail")
         waiting = theirs.begin_pop()
         wait_until(lambda: theirs.consumers() == 1)

@@ -213,7 +213,7 @@ def test_times_are_the_same_for_both(open_keuss: OpenKeuss, store: blocking.Stor
 
 def test_a_far_time_is_the_same_for_both(open_keuss: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
     theirs, ours = open_keuss().queue(queue_name), store.queue(queue_name)
-    ours.push("x", mature=2_000_000_000.5)
+    ours.push("x", at=2_000_000_000.5)
     assert theirs.next_t() == 2_000_000_000_500
     theirs.push("y", mature=1_900_000_000)
     assert ours.next_mature() == 1_900_000_000
@@ -222,7 +222,7 @@ def test_a_far_time_is_the_same_for_both(open_keuss: OpenKeuss, store: blocking.
 
 def test_a_time_long_ago_blocks_nobody(open_keuss: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
     theirs, ours = open_keuss().queue(queue_name), store.queue(queue_name)
-    ours.push("old", mature=5)
+    ours.push("old", at=5)
     theirs.push("new")
     assert [theirs.pop(PATIENCE_MS).payload for _ in range(2)] == ["old", "new"]
 
@@ -254,7 +254,7 @@ def test_node_reserves_and_we_see_it(open_keuss: OpenKeuss, store: blocking.Stor
     assert theirs.ok(element) is True
 
 
-def test_what_node_gives_back_comes_with_one_try_more(
+def test_what_node_returns_comes_with_one_try_more(
     open_keuss: OpenKeuss, store: blocking.Store, queue_name: str
 ) -> None:
     theirs, ours = open_keuss().queue(queue_name), store.queue(queue_name)
@@ -297,7 +297,7 @@ def test_a_list_knows_no_more_than_that_of_node(open_new: OpenKeuss, lists: bloc
     assert (ours.next_mature(), ours.reserved()) == (theirs.next_t(), theirs.resv_size()) == (None, None)
 
 
-def test_node_gives_back_what_we_reserved(open_keuss: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
+def test_node_returns_what_we_reserved(open_keuss: OpenKeuss, store: blocking.Store, queue_name: str) -> None:
     theirs, ours = open_keuss().queue(queue_name), store.queue(queue_name)
     job_id = ours.push("x")
     job = ours.reserve(timeout=PATIENCE)
@@ -534,7 +534,7 @@ def test_we_wake_at_a_ko_of_node(open_keuss: OpenKeuss, redis_server: RedisServe
         async with aio.connect(url_of(redis_server), poll=NEVER) as store:
             waiting = asyncio.create_task(store.queue(queue_name).reserve(timeout=PATIENCE))
             await asyncio.sleep(0.3)
-            # Without a time its signal says 0; who takes that for a time in the past looks at once.
+            # Without a time its signal says 0; a peer that takes that for a time in the past looks at once.
             await asyncio.get_running_loop().run_in_executor(None, theirs.ko, element)
             return (await waiting).payload
 

@@ -64,7 +64,7 @@ def test_working_answers_the_retry_time(client: Any, queue: str) -> None:
     assert client.working(job_id) == 88
 
 
-def test_qlen_qpeek_and_qstat_look_without_taking(client: Any, queue: str) -> None:
+def test_qlen_qpeek_and_qstat_read_without_taking(client: Any, queue: str) -> None:
     ids = [client.add_job(queue, str(number)) for number in range(3)]
     assert client.qlen(queue) == 3
     assert [row[1] for row in client.qpeek(queue, 2)] == ids[:2]

@@ -96,13 +96,13 @@ def test_working_answers_the_retry_time(client: Any, queue: str) -> None:
     assert client.execute_command("WORKING", job_id) == 123
 
 
-def test_show_tells_state_and_counters(client: Any, queue: str) -> None:
+def test_show_has_state_and_counters(client: Any, queue: str) -> None:
     job_id = client.execute_command("ADDJOB", queue, "x", 0, "RETRY", 5, "TTL", 50)
     facts = pairs(client.execute_command("SHOW", job_id))
     assert (facts[b"state"], facts[b"retry"], facts[b"body"]) == (b"queued", 5, b"x")
 
 
-def test_qlen_and_qpeek_look_without_taking(client: Any, queue: str) -> None:
+def test_qlen_and_qpeek_read_without_taking(client: Any, queue: str) -> None:
     ids = [client.execute_command("ADDJOB", queue, str(n), 0) for n in range(3)]
     assert [job[1] for job in client.execute_command("QPEEK", queue, -2)] == [ids[2], ids[1]]
     assert client.execute_command("QLEN", queue) == 3

@@ -24,7 +24,7 @@ from penstock.broker.config import Config
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, QUEUED, Job
 from penstock.broker.core.node import Node
 from penstock.sim.disk import Keep, SimDisk
-from tests.unit.broker.harness import NODE_ID, Desk, DeskShell, Seat
+from tests.unit.broker.harness import NODE_ID, LocalClient, LocalServer, LocalShell
 
 QUEUES = ("red", "green", "blue%")
 KEYS = ("k1", "k2")
@@ -41,8 +41,8 @@ class PowerOff(BaseException):
     """The process ends here. Nothing in the node may catch it."""
 
 
-class SimDesk(Desk):
-    """A desk on a disk that outlives it. Each start has a monotonic clock of its own."""
+class SimDesk(LocalServer):
+    """A server on a disk that outlives it. Each start has a monotonic clock of its own."""
 
     def __init__(self, disk: SimDisk, wall_s: float, life: int, **directives: object) -> None:
         config = Config()
@@ -52,10 +52,10 @@ class SimDesk(Desk):
         self.now_s = 100.0 * (life * 7 % 5 + 1)
         self.wall_offset_s = wall_s - self.now_s
         self.disk = disk
-        self.shell = DeskShell(self)
+        self.shell = LocalShell(self)
         self.gone: list[Client] = []
         self._entropy_blocks = life * 1_000_000
-        self._seats = 0
+        self._clients = 0
         self.broker = Broker(config, self.shell, disk, self._clock, self._wall, self._entropy, NODE_ID)
         self.broker.node.cluster.myself.port = config.port
 
@@ -193,12 +193,12 @@ class History:
     # One life
 
     def choose_end(self, life: int) -> tuple[int, str]:
-        """Tell after how many operations on the disk a life ends if it ends early, and how."""
+        """Return after how many operations on the disk a life ends if it ends early, and how."""
         end = self.random.choice(("kill", "kill", "power", "power", "power", "order", "rewrite"))
         return self.random.randint(0, 6 * self.steps), end
 
     def live(self, life: int) -> None:
-        desk = SimDesk(
+        server = SimDesk(
             self.disk,
             self.wall_s,
             life,
@@ -206,9 +206,9 @@ class History:
             aof_load_truncated=True,
             auto_aof_rewrite_percentage=0,
         )
-        self.desk = desk
-        self.seats: list[Seat] = []
-        self.waiting: list[Seat] = []
+        self.server = server
+        self.clients: list[LocalClient] = []
+        self.waiting: list[LocalClient] = []
         self.started = False
         self.log.append(f"-- life {life} {self.policy}")
         left, end = self.choose_end(life)
@@ -223,18 +223,18 @@ class History:
         try:
             if life and self.random.random() < 0.1:
                 self.disk.before = count_down
-            desk.start()
+            server.start()
             self.started = True
             self.check_start()
             self.take_safe(synced=True)
             self.disk.before = count_down
-            self.seats = [desk.client() for _ in range(2)]
+            self.clients = [server.client() for _ in range(2)]
             for _ in range(self.steps):
                 self.step()
             self.disk.before = lambda kind, name: None
             if end in ("order", "rewrite"):
                 self.log.append(f"stop in {end}")
-                assert desk.broker.persistence.close(rewrite=end == "rewrite")
+                assert server.broker.persistence.close(rewrite=end == "rewrite")
                 self.take_safe(synced=True)
         except PowerOff:
             self.log.append("cut off")
@@ -242,10 +242,10 @@ class History:
 
     def end_life(self, end: str) -> None:
         """What is left of the disk, and of what was promised."""
-        random, desk = self.random, self.desk
+        random, server = self.random, self.server
         self.collect_waiting()
         self.disk.before = lambda kind, name: None
-        self.wall_s = desk.wall_s + random.choice((0.0, 0.3, 4.0, 40.0))
+        self.wall_s = server.wall_s + random.choice((0.0, 0.3, 4.0, 40.0))
         if end == "power":
             keep = random.choice(KEEPS)
             self.log.append(f"power loss, {keep} left")
@@ -254,10 +254,10 @@ class History:
             self.log.append("killed" if end == "kill" else "ended")
             self.disk = self.disk.process_crash()
         if self.started:
-            self.now = take_picture(desk.broker)
+            self.now = take_picture(server.broker)
             self.end = end
             self.always = self.safe_policy == "always"
-            self.sure = end != "power" or (self.always and desk.broker.config.appendfsync == "always")
+            self.sure = end != "power" or (self.always and server.broker.config.appendfsync == "always")
             self.base, self.told = self.written, self.written_told
         elif end == "power":  # before it had begun: what was promised in the life before may be less safe now
             self.end, self.always, self.sure = end, False, False
@@ -268,9 +268,9 @@ class History:
 
     def take_safe(self, synced: bool) -> None:
         """The turn is over, and all of it written; perhaps synced, too."""
-        self.written = take_picture(self.desk.broker)
+        self.written = take_picture(self.server.broker)
         self.written_told = (set(self.jobs), set(self.ended))
-        self.safe_policy = self.desk.broker.config.appendfsync
+        self.safe_policy = self.server.broker.config.appendfsync
         if synced:
             self.durable, self.durable_told = self.written, self.written_told
 
@@ -287,17 +287,17 @@ class History:
         self.log.append(kind)
         getattr(self, "do_" + kind)()
         self.collect_waiting()
-        self.take_safe(synced=self.desk.broker.config.appendfsync == "always")
+        self.take_safe(synced=self.server.broker.config.appendfsync == "always")
 
     # Commands. What they were told is noted from the bytes that left, also where the node ended right after.
 
     def ask(self, words: list[Any], note: Callable[[Any], None] = lambda reply: None) -> None:
         self.log.append("  " + " ".join(map(str, words)))
-        seat = self.random.choice(self.seats)
+        client = self.random.choice(self.clients)
         try:
-            seat.send(words)
+            client.send(words)
         finally:
-            for reply in seat.pushed():
+            for reply in client.pushed():
                 if not isinstance(reply, hiredis.ReplyError):
                     note(reply)
                 elif not str(reply).startswith(EXPECTED_REFUSALS):
@@ -310,7 +310,7 @@ class History:
         retry_s = random.choice((0, 0, 2, 30, 300))
         delay_s = random.choice((0, 0, 0, 3, 30))
         ttl_s = random.choice((60, 600, 86400))
-        wall_s = self.desk.wall_s
+        wall_s = self.server.wall_s
         self.sent[body] = Added(queue, body, retry_s, wall_s + delay_s, wall_s + ttl_s)
         options = ["RETRY", retry_s, "TTL", ttl_s]
         if delay_s:
@@ -345,13 +345,13 @@ class History:
 
     def do_wait(self) -> None:
         """Somebody waits for a job, and perhaps gets it turns later."""
-        seat = self.desk.client()
-        self.waiting.append(seat)
-        seat.send(["GETJOB", "TIMEOUT", 5000, "FROM", self.random.choice(QUEUES)])
+        client = self.server.client()
+        self.waiting.append(client)
+        client.send(["GETJOB", "TIMEOUT", 5000, "FROM", self.random.choice(QUEUES)])
 
     def collect_waiting(self) -> None:
-        for seat in self.waiting:
-            for reply in seat.pushed():
+        for client in self.waiting:
+            for reply in client.pushed():
                 self.note_fetched(reply)
 
     def some_queues(self) -> list[str]:
@@ -369,7 +369,7 @@ class History:
                 self.once[body] = self.once.get(body, 0) + 1
                 if self.once[body] > 1:
                     self.claim_false(f"{body!r} was to be delivered at most once, and came again")
-            if job_id not in self.hurried and self.desk.wall_s < known.due_wall_s - ROUNDING_MS / 1000:
+            if job_id not in self.hurried and self.server.wall_s < known.due_wall_s - ROUNDING_MS / 1000:
                 self.claim_false(f"{body!r} came before its delay was over")
 
     def do_ack(self) -> None:
@@ -404,7 +404,7 @@ class History:
     def do_end_claim(self) -> None:
         key = self.random.choice(KEYS)
         word = self.random.choice(("ACKCLAIM", "NACKCLAIM", "EXTENDCLAIM"))
-        claim = self.desk.broker.node.claims.get(key.encode())
+        claim = self.server.broker.node.claims.get(key.encode())
         ids = set(claim.jobs) if claim is not None else set()
         if word == "ACKCLAIM":
             self.claimed -= ids
@@ -434,7 +434,7 @@ class History:
         self.ask(["PAUSE", queue, state])
 
     def do_flush_all(self) -> None:
-        ids = {job.id for job in self.desk.broker.node.jobs}
+        ids = {job.id for job in self.server.broker.node.jobs}
         self.ending |= ids
         self.claimed.clear()
         self.ask(["DEBUG", "FLUSHALL"], lambda reply: self.ended.update(ids))
@@ -443,21 +443,21 @@ class History:
         self.pass_time(self.random.choice((0.05, 0.4, 1.1, 3.2)))
 
     def pass_time(self, seconds: float) -> None:
-        self.desk.advance(seconds)
-        self.claimed &= {job.id for job in jobs_of(self.desk.broker.node) if job.claim is not None}
+        self.server.advance(seconds)
+        self.claimed &= {job.id for job in jobs_of(self.server.broker.node) if job.claim is not None}
 
     def do_settle(self) -> None:
         """With everysec, what was there before is on the disk some two seconds later."""
-        picture, told = take_picture(self.desk.broker), (set(self.jobs), set(self.ended))
+        picture, told = take_picture(self.server.broker), (set(self.jobs), set(self.ended))
         self.pass_time(2.5)
-        if self.desk.broker.config.appendfsync == "everysec":
+        if self.server.broker.config.appendfsync == "everysec":
             self.durable, self.durable_told = picture, told
 
     def do_rewrite(self) -> None:
         self.ask(["BGREWRITEAOF"])
 
     def do_rewrite_step(self) -> None:
-        self.desk.broker.persistence.step()
+        self.server.broker.persistence.step()
 
     def do_policy(self) -> None:
         self.policy = self.random.choice(POLICIES)
@@ -467,8 +467,8 @@ class History:
 
     def check_start(self) -> None:
         """Compare the node with what it was, and with what clients know."""
-        restored = take_picture(self.desk.broker)
-        node = self.desk.broker.node
+        restored = take_picture(self.server.broker)
+        node = self.server.broker.node
         self.claimed = {job.id for job in node.jobs if job.claim is not None}
         self.held = [(job_id, token) for job_id, token in self.held if job_id in node.jobs]
         if self.base is None:
@@ -556,16 +556,18 @@ class History:
 
     def drain(self) -> None:
         """When all is quiet, every job that was promised and is not finished can be had."""
-        self.desk = desk = SimDesk(self.disk, self.wall_s, 99, appendfsync=self.policy, auto_aof_rewrite_percentage=0)
-        desk.start()
+        self.server = server = SimDesk(
+            self.disk, self.wall_s, 99, appendfsync=self.policy, auto_aof_rewrite_percentage=0
+        )
+        server.start()
         self.check_start()
-        self.seats, self.waiting = [desk.client()], []
+        self.clients, self.waiting = [server.client()], []
         for name in QUEUES:
             self.ask(["PAUSE", name, "none"])
         wanted = {}
         for job_id, body in self.jobs.items():
             known = self.sent[body]
-            if job_id not in self.ending and known.retry_s and known.expires_wall_s > desk.wall_s + 500:
+            if job_id not in self.ending and known.retry_s and known.expires_wall_s > server.wall_s + 500:
                 wanted[job_id] = body
         for _ in range(40):
             self.ask(["GETJOB", "NOHANG", "COUNT", 1000, "FROM", *QUEUES], self.note_fetched)
@@ -575,8 +577,8 @@ class History:
             self.held.clear()
             if not wanted:
                 return
-            desk.now_s += 10
-            desk.advance(0.3)
+            server.now_s += 10
+            server.advance(0.3)
         self.claim_false(f"never delivered: {sorted(wanted.values())}")
 
 

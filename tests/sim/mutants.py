@@ -24,11 +24,11 @@ from tests.sim.planted import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKER = "penstock/broker"
-SEEDS_MAX = 500  # a defect must be found within so many runs
+SEEDS_MAX = 500  # runs within which a defect must be found
 
 
 def plant(mutant: Mutant | None, directory: Path) -> Path:
-    """Copy the sources and plant a defect; gives the folder to import from."""
+    """Copy the sources and plant a defect; return the folder to import from."""
     source = directory / "src"
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "src" / "penstock", source / "penstock", ignore=ignored)
@@ -42,15 +42,16 @@ def plant(mutant: Mutant | None, directory: Path) -> Path:
 
 
 def search(mutant: Mutant, seeds: Sequence[int]) -> tuple[int, str] | None:
-    """Run seeds on a planted defect, in order, up to the first that breaks its promise first; gives that seed, and how.
+    """Run seeds on a planted defect, in order, up to the first that breaks its promise first; return that seed, and
+    how.
 
-    Runs that first see something else are passed over: an exception of the planted code itself is no discovery.
+    Runs that first see something else are passed over: an exception of the planted code itself isn't a discovery.
     """
     with tempfile.TemporaryDirectory() as directory:
         source = plant(mutant, Path(directory))
         left = list(seeds)
         while left:
-            failure = _first_failure(source, left)
+            failure = _first_failure(source, left, mutant.plan, mutant.movers)
             if failure is None:
                 return None
             seed, violation = failure
@@ -66,16 +67,20 @@ def promise_of(violation: str) -> str:
 
 
 @cache
-def holds_unplanted(seed: int) -> bool:
+def holds_unplanted(seed: int, plan: str, movers: int = 0) -> bool:
     """Whether a run without a defect holds: a run that fails with one has run the planted code then."""
     with tempfile.TemporaryDirectory() as directory:
-        return _first_failure(plant(None, Path(directory)), [seed]) is None
+        return _first_failure(plant(None, Path(directory)), [seed], plan, movers) is None
 
 
-def _first_failure(source: Path, seeds: Sequence[int]) -> tuple[int, str] | None:
-    command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1", "--seeds"]
+def _first_failure(source: Path, seeds: Sequence[int], plan: str, movers: int) -> tuple[int, str] | None:
+    command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1"]
+    if plan:
+        command += ["--plan", plan]
+    if movers:
+        command += ["--movers", str(movers)]
     done = subprocess.run(
-        [*command, ",".join(f"{seed}-{seed}" for seed in seeds)],
+        [*command, "--seeds", ",".join(f"{seed}-{seed}" for seed in seeds)],
         cwd=source.parent,
         env=os.environ | {"PYTHONPATH": str(source), "PENSTOCK_PURE": "1"},
         capture_output=True,

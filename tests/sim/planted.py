@@ -12,8 +12,16 @@ class Mutant(NamedTuple):
     file: str  # below the broker's folder
     old: str
     new: str
-    seed: int  # a run that finds it; 0: none is written down, and `make test-long` searches for one
+    seed: int  # a run that finds it
     promise: str  # what that run sees broken
+    plan: str = ""  # the faults that show it, where those that are drawn rarely do
+    movers: int = 0  # clients that move jobs: a run has none unless it is asked for
+
+
+# One node after the other is short of memory, or drains and is killed meanwhile; all messages come twice.
+NO_ROOM = ",".join(f"memory@{20 + 20 * number}+18:{number % 3}" for number in range(12))
+DRAINS = ",".join(f"drain-restart@{20 + 12 * number}+8:{number % 3}" for number in range(20))
+DUPLICATES = "duplicate@15+245=90"
 
 
 MUTANTS = (
@@ -44,7 +52,7 @@ MUTANTS = (
     Mutant(
         "collected before all have confirmed",
         "core/acks.py",
-        "    if not missing and not witnesses:\n",
+        "    if not missing and not peers_knowing_them:\n",
         "    if holders.delivered or not missing:\n",
         1,
         "P3",
@@ -52,8 +60,8 @@ MUTANTS = (
     Mutant(
         "retry timer dead",
         "core/delivery.py",
-        "        elif enqueue(node, job):\n            return\n",
-        "        elif not job.flags & DELIVERED and enqueue(node, job):\n            return\n",
+        "        elif _requeue(node, job):\n            return\n",
+        "        elif not job.flags & DELIVERED and _requeue(node, job):\n            return\n",
         1,
         "P6",
     ),
@@ -131,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "finished ids not remembered",
-        "core/finished.py",
+        "core/registry.py",
         "        return job_id in self._young or job_id in self._old\n",
         "        return False\n",
         2,
@@ -157,7 +165,7 @@ MUTANTS = (
         "SETACK confirmed but not taken",
         "core/acks.py",
         "            _finish(node, job, is_ours=not count)\n",
-        "            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 1)\n            continue\n",
+        "            node.outbox.add_reference(bus.GOTACK, peer.alone, job_id, 1)\n            continue\n",
         1,
         "P3",
     ),
@@ -188,10 +196,11 @@ MUTANTS = (
     Mutant(
         "failed add not deleted",
         "core/replication.py",
-        "    node.outbox.tell(bus.DELJOB, job.holders.delivered, job.id)\n    node.finished.add(job.id)\n",
+        "    node.outbox.add_reference(bus.DELJOB, job.holders.delivered, job.id)\n    node.finished.add(job.id)\n",
         "",
-        0,
+        1,
         "P3",
+        NO_ROOM,
     ),
     Mutant(
         "external job of retry 0 not queued",
@@ -222,15 +231,16 @@ MUTANTS = (
         "core/federation.py",
         "    is_new = peer.hands_over(message.sequence)\n",
         "    is_new = True\n",
-        0,
+        1,
         "P5",
+        DUPLICATES,
     ),
     Mutant(
         "given away, and told of afterwards",
         "core/outbox.py",
         "    bus.REPLJOB,\n    bus.ENQUEUE,\n",
         "    bus.REPLJOB,\n    bus.YOURJOBS,\n    bus.ENQUEUE,\n",
-        20,
+        45,
         "P6",
     ),
     Mutant(
@@ -268,14 +278,14 @@ MUTANTS = (
     Mutant(
         "a link that is lost is not opened again",
         "core/gossip.py",
-        '    """Our link to a node is gone, or could not be opened."""\n    peer.link = NO_LINK\n',
-        '    """Our link to a node is gone, or could not be opened."""\n    peer.linked_ms = 1 << 60\n',
+        '    """Our link to a node has closed, or could not be opened."""\n    peer.link = NO_LINK\n',
+        '    """Our link to a node has closed, or could not be opened."""\n    peer.linked_ms = 1 << 60\n',
         1,
         "P6",
     ),
     Mutant(
         "memory of finished copies stays accounted",
-        "core/removal.py",
+        "core/acks.py",
         "    node.memory.used_bytes -= JOB_BYTES + len(job.body)\n",
         "    node.memory.used_bytes -= JOB_BYTES\n",
         1,
@@ -284,7 +294,7 @@ MUTANTS = (
     Mutant(
         "ack of an unknown job never cleared",
         "core/acks.py",
-        "            if known:\n                remove(node, job)  # somebody who has the job takes it from here\n"
+        "            if known:\n                remove(node, job)  # a node that has the job collects from now on\n"
         "                continue\n            holders.confirmed.add(peer.id)\n",
         "            continue\n",
         1,
@@ -292,9 +302,9 @@ MUTANTS = (
     ),
     Mutant(
         "body of a copy cut",
-        "core/copies.py",
-        "        copies.append(Copy(data[4:44], body, ctime, left_s, kind))\n",
-        "        copies.append(Copy(data[4:44], body[:100], ctime, left_s, kind))\n",
+        "core/replication.py",
+        "        copies.append(Copy(data[4:44], body, ctime, left_s, shape))\n",
+        "        copies.append(Copy(data[4:44], body[:100], ctime, left_s, shape))\n",
         1,
         "P2",
     ),
@@ -323,7 +333,7 @@ MUTANTS = (
         "P5",
     ),
     Mutant(
-        "tokens begin anew after a restart",
+        "tokens start from 0 after a restart",
         "recovery.py",
         "self.node.begin_tokens(self._epoch(last_start))",
         "self.node.begin_tokens(0)",
@@ -351,12 +361,13 @@ MUTANTS = (
         "core/replication.py",
         "                node.journal.removed(job.id)  # it is theirs",
         "                pass  # it is theirs",
-        0,
+        1,
         "P5",
+        DRAINS,
     ),
     Mutant(
         "job for a client that hung up is gone",
-        "core/blocking.py",
+        "core/waiters.py",
         "        unfetch(node, job)\n",
         "        pass\n",
         118,
@@ -375,7 +386,7 @@ MUTANTS = (
         "core/federation.py",
         "STANDS_MS: Final = 45_000",
         "STANDS_MS: Final = 5000",
-        4,
+        15,
         "P10",
     ),
     Mutant(
@@ -389,9 +400,9 @@ MUTANTS = (
     Mutant(
         "a job that was given back elsewhere counts as being worked on",
         "core/federation.py",
-        "        if _is_nacked(job, copy.kind.nacks):\n",
-        "        if copy.kind.nacks > 60000:\n",
-        1,
+        "        if left_ms > 0 and not (is_nacked or is_given_back):",
+        "        if left_ms > 0:",
+        5,
         "P10",
     ),
     Mutant(
@@ -433,5 +444,60 @@ MUTANTS = (
         "        return\n",
         1,
         "P10",
+    ),
+    Mutant(
+        "a job that moves ends though the add has failed",
+        "core/replication.py",
+        "            addition.refused[job.id] = Refused(*reason)\n",
+        "            addition.refused[job.id] = Refused(*reason)\n"
+        "            if addition.sources is not None:\n"
+        "                addition.sources.end(node, None)\n",
+        3,
+        "P1",
+        movers=3,
+    ),
+    Mutant(
+        "a job that moves ends before there are copies of the new one",
+        "core/moving.py",
+        "        added.sources = sources\n",
+        "        sources.end(node, None)\n        added.sources = sources\n",
+        3,
+        "P1",
+        movers=3,
+    ),
+    Mutant(
+        "a job that moved stays",
+        "core/sources.py",
+        "                ack(node, job)\n",
+        "                pass\n",
+        1,
+        "P3",
+        movers=3,
+    ),
+    Mutant(
+        "the lease of a job that moves is not looked at again",
+        "core/sources.py",
+        "            if job is None or not may_move(node, job, row.token):\n",
+        "            if job is None:\n",
+        3,
+        "P4",
+        movers=3,
+    ),
+    Mutant(
+        "the new job of a move that is given up is queued",
+        "core/replication.py",
+        "        for job in addition.sources.leave_lost(node):\n            _drop(node, job)\n",
+        "        addition.sources.leave_lost(node)\n",
+        21,
+        "P3",
+        movers=3,
+    ),
+    Mutant(
+        "a copy that has ended is still counted for the node that had the job",
+        "core/acks.py",
+        "        forget_copy(node, job)\n",
+        "        pass\n",
+        1,
+        "figures",
     ),
 )

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from penstock.sim.batch import quiet
-from penstock.sim.kinds import KINDS
+from penstock.sim.fault_kinds import KINDS
 from penstock.sim.plan import plan_from_text, plan_text
 from penstock.sim.run import simulate
 from penstock.sim.shrink import shrink

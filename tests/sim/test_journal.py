@@ -227,115 +227,115 @@ def test_checksums_of_other_files_would_be_found(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def desk() -> SimDesk:
+def server() -> SimDesk:
     return SimDesk(SimDisk(), WALL_START_S, 0, appendfsync="always").start()
 
 
-def again(desk: SimDesk, disk: SimDisk, **directives: object) -> SimDesk:
+def again(server: SimDesk, disk: SimDisk, **directives: object) -> SimDesk:
     """The same node, started on what is left of its disk."""
-    directives.setdefault("appendfsync", desk.broker.config.appendfsync)
-    return SimDesk(disk, desk.wall_s, 1, **directives).start()
+    directives.setdefault("appendfsync", server.broker.config.appendfsync)
+    return SimDesk(disk, server.wall_s, 1, **directives).start()
 
 
-def test_a_failed_sync_stops_writes_and_says_so(desk: SimDesk) -> None:
-    seat, other = desk.client(), desk.client()
-    first = seat.call("ADDJOB", "q", "safe", 0)
-    desk.disk.fail_syncs(errno.EIO)
+def test_a_failed_sync_stops_writes_and_says_so(server: SimDesk) -> None:
+    client, other = server.client(), server.client()
+    first = client.call("ADDJOB", "q", "safe", 0)
+    server.disk.fail_syncs(errno.EIO)
     assert other.raw("ADDJOB", "q", "unsafe", 0) == b""
     assert other.closed == "now"
-    refused = seat.raw("ADDJOB", "q", "refused", 0)
+    refused = client.raw("ADDJOB", "q", "refused", 0)
     assert refused.startswith(b"-MISCONF Errors writing to the AOF file:")
-    desk.disk.heal()
-    desk.advance(5)
-    assert seat.raw("ADDJOB", "q", "still refused", 0).startswith(b"-MISCONF")
-    left = again(desk, desk.disk.crash(Random(1), "none"))
+    server.disk.heal()
+    server.advance(5)
+    assert client.raw("ADDJOB", "q", "still refused", 0).startswith(b"-MISCONF")
+    left = again(server, server.disk.crash(Random(1), "none"))
     assert left.client().call("QPEEK", "q", 9) == [[b"q", first, b"safe"]]
 
 
-def test_a_rewrite_heals_a_failed_sync(desk: SimDesk) -> None:
-    seat = desk.client()
-    seat.call("ADDJOB", "q", "safe", 0)
-    desk.disk.fail_syncs(errno.EIO)
-    desk.client().raw("ADDJOB", "q", "unsafe", 0)
-    desk.disk.heal()
-    seat.call("BGREWRITEAOF")
-    desk.finish_rewrite()
-    last = seat.call("ADDJOB", "q", "again", 0)
-    left = again(desk, desk.disk.crash(Random(1), "none"))
+def test_a_rewrite_heals_a_failed_sync(server: SimDesk) -> None:
+    client = server.client()
+    client.call("ADDJOB", "q", "safe", 0)
+    server.disk.fail_syncs(errno.EIO)
+    server.client().raw("ADDJOB", "q", "unsafe", 0)
+    server.disk.heal()
+    client.call("BGREWRITEAOF")
+    server.finish_rewrite()
+    last = client.call("ADDJOB", "q", "again", 0)
+    left = again(server, server.disk.crash(Random(1), "none"))
     assert last in [job_id for _, job_id, _ in left.client().call("QPEEK", "q", 9)]
 
 
-def test_a_failed_background_sync_stops_writes(desk: SimDesk) -> None:
-    seat = desk.client()
-    seat.call("CONFIG", "SET", "appendfsync", "everysec")
-    desk.disk.fail_syncs(errno.EIO)
-    seat.call("ADDJOB", "q", "answered", 0)
-    desk.advance(2.5)
-    assert seat.raw("ADDJOB", "q", "x", 0).startswith(b"-MISCONF")
+def test_a_failed_background_sync_stops_writes(server: SimDesk) -> None:
+    client = server.client()
+    client.call("CONFIG", "SET", "appendfsync", "everysec")
+    server.disk.fail_syncs(errno.EIO)
+    client.call("ADDJOB", "q", "answered", 0)
+    server.advance(2.5)
+    assert client.raw("ADDJOB", "q", "x", 0).startswith(b"-MISCONF")
 
 
-def test_a_full_disk_refuses_writes_until_there_is_room(desk: SimDesk) -> None:
-    seat = desk.client()
-    ids = [seat.call("ADDJOB", "q", f"job {n}", 0) for n in range(5)]
-    desk.disk.fail_writes(errno.ENOSPC, after_bytes=100)
-    assert desk.client().raw("ADDJOB", "q", "x" * 200, 0) == b""
-    assert seat.raw("ADDJOB", "q", "y", 0).startswith(b"-MISCONF")
-    desk.disk.heal()
-    desk.advance(1.2)
-    ids.append(seat.call("ADDJOB", "q", "room again", 0))
-    left = again(desk, desk.disk.crash(Random(1), "none"))
+def test_a_full_disk_refuses_writes_until_there_is_room(server: SimDesk) -> None:
+    client = server.client()
+    ids = [client.call("ADDJOB", "q", f"job {n}", 0) for n in range(5)]
+    server.disk.fail_writes(errno.ENOSPC, after_bytes=100)
+    assert server.client().raw("ADDJOB", "q", "x" * 200, 0) == b""
+    assert client.raw("ADDJOB", "q", "y", 0).startswith(b"-MISCONF")
+    server.disk.heal()
+    server.advance(1.2)
+    ids.append(client.call("ADDJOB", "q", "room again", 0))
+    left = again(server, server.disk.crash(Random(1), "none"))
     peeked = [job_id for _, job_id, _ in left.client().call("QPEEK", "q", 99)]
     assert [job_id for job_id in peeked if job_id in ids] == ids
 
 
-def test_a_crash_on_a_full_disk_leaves_what_was_answered(desk: SimDesk) -> None:
-    seat = desk.client()
-    ids = [seat.call("ADDJOB", "q", f"job {n}", 0) for n in range(5)]
+def test_a_crash_on_a_full_disk_leaves_what_was_answered(server: SimDesk) -> None:
+    client = server.client()
+    ids = [client.call("ADDJOB", "q", f"job {n}", 0) for n in range(5)]
     for room in range(0, 250, 7):
-        disk = desk.disk.process_crash()
-        life = again(desk, disk)
+        disk = server.disk.process_crash()
+        life = again(server, disk)
         disk.fail_writes(errno.ENOSPC, room)
         life.client().raw("ADDJOB", "q", "x" * 200, 0)
         left = again(life, disk.process_crash())
         assert [job_id for _, job_id, _ in left.client().call("QPEEK", "q", 5)] == ids
 
 
-def test_an_only_delivery_does_not_leave_while_the_disk_is_full(desk: SimDesk) -> None:
-    producer, waiting = desk.client(), desk.client()
+def test_an_only_delivery_does_not_leave_while_the_disk_is_full(server: SimDesk) -> None:
+    producer, waiting = server.client(), server.client()
     producer.call("ADDJOB", "q", "once", 0, "RETRY", 0, "DELAY", 3)
     waiting.send(["GETJOB", "FROM", "q"])
-    desk.disk.fail_writes(errno.ENOSPC)
-    desk.client().raw("ADDJOB", "q", "x", 0)
-    desk.advance(4)
+    server.disk.fail_writes(errno.ENOSPC)
+    server.client().raw("ADDJOB", "q", "x", 0)
+    server.advance(4)
     assert waiting.pushed() == []
     assert waiting.closed == "now"
 
 
-def test_shutdown_on_a_full_disk_fails_and_writes_stay_refused(desk: SimDesk) -> None:
-    seat = desk.client()
-    seat.call("ADDJOB", "q", "x", 0)
-    desk.disk.fail_writes(errno.ENOSPC)
+def test_shutdown_on_a_full_disk_fails_and_writes_stay_refused(server: SimDesk) -> None:
+    client = server.client()
+    client.call("ADDJOB", "q", "x", 0)
+    server.disk.fail_writes(errno.ENOSPC)
     for words in (["SHUTDOWN"], ["SHUTDOWN", "REWRITE-AOF"]):
-        assert seat.raw(*words) == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
-    assert seat.raw("ADDJOB", "q", "y", 0).startswith(b"-MISCONF")
-    desk.disk.heal()
-    desk.advance(1.2)
-    assert seat.call("ADDJOB", "q", "z", 0).startswith(b"D-")
+        assert client.raw(*words) == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
+    assert client.raw("ADDJOB", "q", "y", 0).startswith(b"-MISCONF")
+    server.disk.heal()
+    server.advance(1.2)
+    assert client.call("ADDJOB", "q", "z", 0).startswith(b"D-")
 
 
-def test_nothing_is_promised_between_the_end_of_the_journal_and_that_of_the_process(desk: SimDesk) -> None:
-    seat, waiting = desk.client(), desk.client()
-    seat.call("ADDJOB", "q", "once", 0, "RETRY", 0, "DELAY", 3)
+def test_nothing_is_promised_between_the_end_of_the_journal_and_that_of_the_process(server: SimDesk) -> None:
+    client, waiting = server.client(), server.client()
+    client.call("ADDJOB", "q", "once", 0, "RETRY", 0, "DELAY", 3)
     waiting.send(["GETJOB", "FROM", "q"])
-    assert desk.broker.persistence.close(rewrite=False)
-    assert seat.raw("ADDJOB", "q", "late", 0).startswith(b"-MISCONF")
-    desk.advance(4)
+    assert server.broker.persistence.close(rewrite=False)
+    assert client.raw("ADDJOB", "q", "late", 0).startswith(b"-MISCONF")
+    server.advance(4)
     assert waiting.pushed() == []
 
 
-def test_a_rename_that_fails_stops_writes(desk: SimDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    seat = desk.client()
-    seat.call("ADDJOB", "q", "safe", 0)
+def test_a_rename_that_fails_stops_writes(server: SimDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = server.client()
+    client.call("ADDJOB", "q", "safe", 0)
     replace = SimDisk.replace
 
     def fail_second(disk: SimDisk, name: str, by: str) -> None:
@@ -344,81 +344,81 @@ def test_a_rename_that_fails_stops_writes(desk: SimDesk, monkeypatch: pytest.Mon
         replace(disk, name, by)
 
     monkeypatch.setattr(SimDisk, "replace", fail_second)
-    seat.call("BGREWRITEAOF")
-    desk.finish_rewrite()
-    assert seat.raw("ADDJOB", "q", "into nowhere", 0).startswith(b"-MISCONF")
+    client.call("BGREWRITEAOF")
+    server.finish_rewrite()
+    assert client.raw("ADDJOB", "q", "into nowhere", 0).startswith(b"-MISCONF")
 
 
-def test_a_claim_gives_the_same_jobs_in_the_same_order_after_a_rewrite_and_a_kill(desk: SimDesk) -> None:
-    seat = desk.client()
+def test_a_claim_returns_the_same_jobs_in_the_same_order_after_a_rewrite_and_a_kill(server: SimDesk) -> None:
+    client = server.client()
     for number in range(40):
-        seat.call("ADDJOB", f"q{number % 2}", f"job {number}", 0)
-    claimed = seat.call("CLAIM", "batch", "COUNT", 30, "FROM", "q1", "q0")
-    seat.call("BGREWRITEAOF")
-    desk.finish_rewrite()
-    left = again(desk, desk.disk.process_crash())
+        client.call("ADDJOB", f"q{number % 2}", f"job {number}", 0)
+    claimed = client.call("CLAIM", "batch", "COUNT", 30, "FROM", "q1", "q0")
+    client.call("BGREWRITEAOF")
+    server.finish_rewrite()
+    left = again(server, server.disk.process_crash())
     assert left.client().call("CLAIM", "batch", "COUNT", 30, "FROM", "q1", "q0") == claimed
     assert left.client().call("ACKCLAIM", "batch") == 30
 
 
-def test_a_lease_holds_over_a_restart_and_ends_in_its_time(desk: SimDesk) -> None:
-    seat = desk.client()
-    seat.call("ADDJOB", "q", "x", 0)
-    ((_, job_id, _, token),) = seat.call("GETJOB", "LEASE", 10_000, "FROM", "q")
-    left = again(desk, desk.disk.process_crash())
-    seat = left.client()
-    assert seat.call("EXTEND", 10_000, job_id, token) == [b"OK"]
+def test_a_lease_holds_over_a_restart_and_ends_in_its_time(server: SimDesk) -> None:
+    client = server.client()
+    client.call("ADDJOB", "q", "x", 0)
+    ((_, job_id, _, token),) = client.call("GETJOB", "LEASE", 10_000, "FROM", "q")
+    left = again(server, server.disk.process_crash())
+    client = left.client()
+    assert client.call("EXTEND", 10_000, job_id, token) == [b"OK"]
     left.advance(9)
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q") is None
+    assert client.call("GETJOB", "NOHANG", "FROM", "q") is None
     left.advance(2)
-    assert seat.call("ACKLEASE", job_id, token) == [b"STALE"]
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q") == [[b"q", job_id, b"x"]]
+    assert client.call("ACKLEASE", job_id, token) == [b"STALE"]
+    assert client.call("GETJOB", "NOHANG", "FROM", "q") == [[b"q", job_id, b"x"]]
 
 
-def test_a_journal_loaded_again_during_a_rewrite_is_whole(desk: SimDesk) -> None:
-    seat = desk.client()
-    ids = [seat.call("ADDJOB", "q", f"job {n}", 0) for n in range(20)]
-    seat.call("BGREWRITEAOF")
-    desk.broker.persistence.step()
-    assert seat.call("DEBUG", "LOADAOF") == b"OK"
-    desk.finish_rewrite()
-    desk.advance(0.3)
-    desk.finish_rewrite()
-    left = again(desk, desk.disk.process_crash())
+def test_a_journal_loaded_again_during_a_rewrite_is_whole(server: SimDesk) -> None:
+    client = server.client()
+    ids = [client.call("ADDJOB", "q", f"job {n}", 0) for n in range(20)]
+    client.call("BGREWRITEAOF")
+    server.broker.persistence.step()
+    assert client.call("DEBUG", "LOADAOF") == b"OK"
+    server.finish_rewrite()
+    server.advance(0.3)
+    server.finish_rewrite()
+    left = again(server, server.disk.process_crash())
     assert [job_id for _, job_id, _ in left.client().call("QPEEK", "q", 99)] == ids
 
 
 @pytest.mark.parametrize("turned_off", [True, False])
-def test_an_only_delivery_made_without_a_journal_is_not_made_again(desk: SimDesk, turned_off: bool) -> None:
-    seat = desk.client()
+def test_an_only_delivery_made_without_a_journal_is_not_made_again(server: SimDesk, turned_off: bool) -> None:
+    client = server.client()
     if turned_off:
-        seat.call("ADDJOB", "q", "once", 0, "RETRY", 0)
-        seat.call("CONFIG", "SET", "appendonly", "no")
+        client.call("ADDJOB", "q", "once", 0, "RETRY", 0)
+        client.call("CONFIG", "SET", "appendonly", "no")
     else:  # a file of one moment
-        seat.call("CONFIG", "SET", "appendonly", "no")
-        seat.call("ADDJOB", "q", "once", 0, "RETRY", 0)
-        seat.call("BGREWRITEAOF")
-        desk.finish_rewrite()
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q")
-    left = again(desk, desk.disk.process_crash())
+        client.call("CONFIG", "SET", "appendonly", "no")
+        client.call("ADDJOB", "q", "once", 0, "RETRY", 0)
+        client.call("BGREWRITEAOF")
+        server.finish_rewrite()
+    assert client.call("GETJOB", "NOHANG", "FROM", "q")
+    left = again(server, server.disk.process_crash())
     assert left.client().call("GETJOB", "NOHANG", "FROM", "q") is None
 
 
-def test_a_job_queued_by_hand_waits_in_its_queue_after_a_restart(desk: SimDesk) -> None:
-    seat = desk.client()
-    job_id = seat.call("ADDJOB", "q", "x", 0)
-    assert seat.call("DEQUEUE", job_id) == seat.call("ENQUEUE", job_id) == 1
-    left = again(desk, desk.disk.process_crash())
+def test_a_job_queued_by_hand_waits_in_its_queue_after_a_restart(server: SimDesk) -> None:
+    client = server.client()
+    job_id = client.call("ADDJOB", "q", "x", 0)
+    assert client.call("DEQUEUE", job_id) == client.call("ENQUEUE", job_id) == 1
+    left = again(server, server.disk.process_crash())
     assert left.client().call("GETJOB", "NOHANG", "FROM", "q") == [[b"q", job_id, b"x"]]
 
 
 def test_a_delivery_before_its_time_is_the_only_one_after_a_power_loss() -> None:
-    desk = SimDesk(SimDisk(), WALL_START_S, 0, appendfsync="no").start()
-    seat = desk.client()
-    job_id = seat.call("ADDJOB", "q", "once", 0, "RETRY", 0, "DELAY", 60)
-    assert seat.call("ENQUEUE", job_id) == 1
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q")
-    left = again(desk, desk.disk.crash(Random(1), "none"))
+    server = SimDesk(SimDisk(), WALL_START_S, 0, appendfsync="no").start()
+    client = server.client()
+    job_id = client.call("ADDJOB", "q", "once", 0, "RETRY", 0, "DELAY", 60)
+    assert client.call("ENQUEUE", job_id) == 1
+    assert client.call("GETJOB", "NOHANG", "FROM", "q")
+    left = again(server, server.disk.crash(Random(1), "none"))
     left.advance(100)
     assert left.client().call("GETJOB", "NOHANG", "FROM", "q") is None
 

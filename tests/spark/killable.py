@@ -8,6 +8,7 @@ the table with no way to kill it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.processes import NodeProcess
-from tests.servers import PostgresTemplate, RedisServer
+from tests.servers import MongoServer, PostgresTemplate, RedisServer
 
 
 @dataclass
@@ -75,6 +76,16 @@ def _disque(stack: ExitStack, folder: Path, request: pytest.FixtureRequest) -> K
     return Killable(f"disque://{node.host}:{node.port}", lambda driver: node.kill(), node.start)
 
 
+def _mongodb(scheme: str) -> Callable[[ExitStack, Path, pytest.FixtureRequest], Killable]:
+    def make(stack: ExitStack, folder: Path, request: pytest.FixtureRequest) -> Killable:
+        server = MongoServer(folder).start()
+        stack.callback(server.kill_hard)
+        url = f"{server.url(scheme)}?serverSelectionTimeoutMS=500"
+        return Killable(url, lambda driver: server.kill_hard(), server.start)
+
+    return make
+
+
 _MAKERS: dict[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Killable]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -82,7 +93,11 @@ _MAKERS: dict[str, Callable[[ExitStack, Path, pytest.FixtureRequest], Killable]]
     "redis+oq": _redis,
     "postgresql": _postgresql,
     "disque": _disque,
+    "mongodb": _mongodb("mongodb"),
 }
+if os.environ.get("PENSTOCK_LONG") == "1":  # they share the driver of `mongodb`, and its claims
+    for name in ("mongodb+pl", "mongodb+ps", "mongodb+stream", "mongodb+intraorder"):
+        _MAKERS[name] = _mongodb(name)
 STORES = tuple(_MAKERS)
 CAN_BE_KILLED = tuple(name for name in STORES if name != "memory")
 

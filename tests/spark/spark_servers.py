@@ -22,8 +22,7 @@ from typing import Any
 import pyspark
 
 from penstock.spark.java import ensure_java
-from tests.processes import free_port, wait_until
-from tests.servers import HOST, STOP_SECONDS, ServerProcess
+from tests.processes import HOST, STOP_SECONDS, ServerProcess, free_port, wait_until
 
 SPARK = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]

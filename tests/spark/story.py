@@ -1,4 +1,4 @@
-"""A small program on queues that is told where Spark runs, and is the same everywhere.
+"""A small program on queues, the same wherever Spark runs.
 
     python story.py MASTER URL DIRECTORY
 

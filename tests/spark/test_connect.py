@@ -17,7 +17,7 @@ from penstock.errors import CallerError, MissingExtra, OperatorError
 from penstock.spark.drain import parquet_directory
 from penstock.spark.session import local_session
 from tests.processes import NodeProcess, free_port, need_module, wait_until
-from tests.spark.reading import numbers_in
+from tests.spark.parquet_rows import numbers_in
 from tests.spark.spark_servers import ConnectServer, machine, run_program, with_penstock
 from tests.spark.story import JOBS
 
@@ -48,7 +48,7 @@ def drain(url: str, directory: Path, master: str, *more: str) -> list[str]:
     return ["-m", "penstock", "spark", "drain", url, "jobs", "--to", f"parquet:{directory}", "--master", master, *more]
 
 
-def test_a_program_writes_looks_and_streams_as_it_does_on_one_machine(
+def test_a_program_writes_reads_and_streams_as_it_does_on_one_machine(
     server: ConnectServer, shared_node: NodeProcess, tmp_path: Path
 ) -> None:
     url = f"disque://{shared_node.host}:{shared_node.port}"

@@ -122,6 +122,6 @@ def test_the_versions_are_those_that_the_extra_installs() -> None:
     assert wanted == VERSIONS
 
 
-def test_a_format_that_spark_did_not_find_is_told_in_a_sentence() -> None:
+def test_a_format_that_spark_did_not_find_is_reported_in_a_sentence() -> None:
     text = "An error occurred while calling o31.load.\n: SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND]\n\tat x"
     assert str(sentence_of(text)).endswith("`penstock spark doctor` says why.")

@@ -20,7 +20,7 @@ from penstock.errors import CallerError, OperatorError
 from penstock.spark import parquet
 from penstock.spark.drain import end_drain, locked, start_drain, wait_for
 from tests.processes import wait_until
-from tests.spark.reading import numbers_in
+from tests.spark.parquet_rows import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 

@@ -1,7 +1,7 @@
 """Faults at every point of a stream, on every store: each job is put out exactly once, and none is left.
 
-The table is: who is killed, in which phase of a batch, at which point (see `drive`), on which store. Besides, batches
-that are larger than any round trip, and leases that must outlast a batch that takes its time.
+The table is: which process is killed, in which phase of a batch, at which point (see `drive`), on which store.
+Besides, batches that are larger than any round trip, and leases that must outlast a batch that takes its time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.spark import errors
 from penstock.spark.settings import read_settings
 from penstock.spark.sink import QueueStreamWriter
 from tests.processes import wait_until
-from tests.spark.drive import Crash, Logs, Query, WorkerDied, run_and_stop, task_of
 from tests.spark.killable import CAN_BE_KILLED, STORES, FindStore, Killable, stores
+from tests.spark.stream_driver import Crash, Logs, Query, WorkerDied, run_and_stop, task_of
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -42,7 +42,7 @@ PHASES = {
     "commit": (("written", 1), ("committed", 1)),
     "ack": (("acking", 1), ("acked", 1), ("acking", LAST), ("acked", LAST)),
 }
-# Who is killed -> in which phases, on which stores. A worker reads and writes, and does nothing else.
+# Which process is killed -> in which phases, on which stores. A worker reads and writes, and does nothing else.
 VICTIMS = {
     "driver": (tuple(PHASES), STORES),
     "worker": (("half read", "half written"), STORES),

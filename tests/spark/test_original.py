@@ -22,7 +22,7 @@ from penstock.errors import CallerError
 from penstock.spark.claims import JOBS_MAX, held_of, marks_in
 from penstock.spark.dead_letters import give_up
 from tests.processes import NodeProcess, meet
-from tests.spark.drive import POINTS, Crash, Logs, Query
+from tests.spark.stream_driver import POINTS, Crash, Logs, Query
 from tests.stores.original_node import OriginalNode, understanding
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
@@ -149,7 +149,7 @@ def test_a_job_that_was_acked_by_somebody_else_is_missing(queue: blocking.Queue,
     assert bodies(logs) == list(range(3, JOBS))
 
 
-def test_retry_times_are_begun_anew_while_a_batch_runs(node: OriginalNode) -> None:
+def test_retry_times_are_started_again_while_a_batch_runs(node: OriginalNode) -> None:
     with (
         blocking.connect(url_of(node), retry=1) as store,
         Connection(node.host, node.port, timeout=60) as monitor,

@@ -22,7 +22,7 @@ from penstock import blocking
 from penstock.errors import CallerError
 from penstock.spark import parquet
 from penstock.spark.parquet import merge, to_parquet
-from tests.spark.reading import numbers_in
+from tests.spark.parquet_rows import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -142,6 +142,13 @@ def test_a_batch_that_is_run_again_is_written_once(spark: Any, tmp_path: Path) -
     write(batch("y", "e"), 0)
     check("x", "x-2", "y")
     assert ids_in(tmp_path) == ["a", "c", "d", "e"]
+    # As `isolating` does it: halves, and after a crash the batch as a whole.
+    write(batch("z", "g", "h"), 0)
+    write(batch("z", "i"), 0)
+    write(batch("z", "g", "h", "i"), 0)
+    write(batch("z", "h", "i", "j"), 0)
+    check("x", "x-2", "y", "z", "z-2", "z-3")
+    assert ids_in(tmp_path) == ["a", "c", "d", "e", "g", "h", "i", "j"]
     # A batch that was merged is known by the folder that has it now.
     merged = tmp_path / "run=y"
     write(batch("y", "f"), 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +18,12 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock import blocking
 from penstock.errors import CallerError
+from penstock.spark import batch_size
 from penstock.spark.settings import read_settings
 from penstock.spark.streaming import QueueStream
 from tests.processes import wait_until
 from tests.servers import RedisServer
-from tests.spark.drive import Crash, Logs, Query, run_and_stop
+from tests.spark.stream_driver import Crash, Logs, Query, run_and_stop
 
 LIMIT = ReadMaxRows(1000)
 
@@ -206,11 +209,19 @@ def test_a_checkpoint_from_before_offsets_named_their_queue_goes_on(url: str, qu
         ("redis+oq://a:1/0", "redis+oq://a:2/0", False),
         ("disque://a:1,b:2", "disque://c:3?lease=5", True),
         ("redis+oq://a:1,b:2/0", "redis+oq://b:2,c:3/0", True),
+        ("disques://a:1", "disque://b:2", True),
+        ("redis://a", "redis+oq://a/0", True),
+        ("redis://a", "redis://a/1", False),
+        ("redis+oq:///0?unix=/run/a.sock", "redis+oq:///0?unix=/run/a.sock&lease=5", True),
+        ("redis+oq:///0?unix=/run/a.sock", "redis+oq:///0?unix=/run/b.sock", False),
+        ("redis+oq:///0?sentinel=a&master=jobs", "redis+oq:///0?sentinel=b&master=jobs", True),
+        ("redis+oq:///0?sentinel=a&master=jobs", "redis+oq:///0?sentinel=a&master=mail", False),
         ("postgres://a/jobs", "postgresql://a/jobs", True),
+        ("postgresql:///jobs?host=/run/one", "postgresql:///jobs?host=/run/other", False),
         ("postgresql://a/jobs", "redis+oq://a/jobs", False),
     ],
 )
-def test_two_addresses_of_one_store_are_told_from_those_of_two(one: str, other: str, is_same: bool) -> None:
+def test_two_addresses_of_one_store_are_distinguished_from_those_of_two(one: str, other: str, is_same: bool) -> None:
     from penstock.spark.streaming import is_same_store, store_address
 
     assert is_same_store(store_address(one), store_address(other)) == is_same
@@ -235,6 +246,26 @@ def test_an_idle_stream_costs_next_to_nothing_and_wakes_nobody(redis_server: Red
     stream.stop()
     assert after.get("cmdstat_publish", 0) == before.get("cmdstat_publish", 0)
     assert sum(after.values()) - sum(before.values()) < 250
+
+
+def test_an_idle_stream_asks_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    asked: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def size() -> int:
+        asked.append(now)
+        return 0
+
+    monkeypatch.setattr(batch_size, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    backlog = batch_size.Backlog(size, 0, 900)
+    while now < 60:
+        assert not backlog.wait(0.5)
+    assert 45 <= len(asked) <= 120
+    assert 25 <= sum(when > 30 for when in asked) <= 30
 
 
 def test_to_give_back_a_claim_that_holds_nothing_wakes_nobody(redis_server: RedisServer) -> None:
@@ -306,3 +337,49 @@ def test_a_run_to_the_end_does_not_wait_for_more_jobs(url: str, queue: blocking.
 def test_options_that_can_not_be_are_refused(given: dict[str, str], complaint: str, url: str) -> None:
     with pytest.raises(CallerError, match=complaint):
         reader(url, **given)
+
+
+# Where jobs are read.
+
+
+def rows_of(stream: QueueStream, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    """Return the bodies of a batch, each partition read as a task on another machine would."""
+    sent = pickle.dumps((stream, stream.partitions(start, end)))
+    there, parts = pickle.loads(sent)  # noqa: S301 - as Spark sends them
+    return [row["body"] for part in parts for batch in there.read(part) for row in batch.to_pylist()]
+
+
+def test_jobs_that_executors_read_are_not_sent_through_the_driver(url: str, queue: blocking.Queue) -> None:
+    bodies = [b"%04d" % number + bytes(1000) for number in range(200)]
+    queue.push_many(bodies)
+    stream = reader(url, fetch="executors", partitionJobs=80)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, LIMIT)
+    parts = stream.partitions(start, end)
+    assert (len(parts), len(pickle.dumps(parts)) < 2000) == (3, True)
+    assert sorted(rows_of(stream, start, end)) == sorted(bodies)
+    stream.stop()
+
+
+@pytest.mark.parametrize("fetch", ["driver", "executors"])
+def test_a_batch_has_the_same_jobs_whenever_it_is_read(url: str, queue: blocking.Queue, fetch: str) -> None:
+    queue.push_many([b"early"] * 30)
+    stream = reader(url, fetch=fetch)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, LIMIT)
+    queue.push_many([b"late"] * 30)
+    assert rows_of(stream, start, end) == [b"early"] * 30
+    stream.stop()
+    again = reader(url, fetch=fetch)
+    assert rows_of(again, start, end) == [b"early"] * 30, "after a restart, from the log"
+    assert again.latestOffset(end, LIMIT)["seq"] == end["seq"] + 1
+    assert queue.total() == 30, "the first batch is acked"
+    again.stop()
+
+
+def test_executors_read_by_default_where_a_store_has_a_server(url: str) -> None:
+    addresses = [url, "sqlite:///jobs.db", "fsq:/queues", "redis://host", "postgresql://host/db", "disque://host"]
+    settings = [read_settings({"url": address, "queue": "jobs"}) for address in addresses]
+    assert [one.fetch for one in settings] == ["driver"] * 3 + ["executors"] * 3
+    with pytest.raises(CallerError, match="the option fetch must be driver or executors, got 'both'"):
+        read_settings({"url": url, "queue": "jobs", "fetch": "both"})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,14 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'pens
 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from penstock import Capability
 from penstock.errors import CallerError
+from penstock.queues import registry
 from penstock.spark.scan import QueueScan
-from penstock.spark.settings import read_settings
+from penstock.spark.settings import OPTIONS, read_settings
 from penstock.spark.source import PenstockSource
 
+ROOT = Path(__file__).resolve().parents[2]
 IDS = StructType([StructField("id", StringType())])
 BODIES = StructType([StructField("body", StringType())])
 
@@ -46,6 +52,7 @@ def made(use: str, url: str, schema: StructType | None = None, **options: str) -
         ("read", {"queue": "a", "LEASE": "5"}, "the option lease is for spark.readStream, not for spark.read"),
         ("write", {"queue": "a", "columns": "id"}, "the option columns is for spark.read and spark.readStream"),
         ("stream write", {"queue": "a", "states": "ready"}, "the option states"),
+        ("stream write", {"queue": "a", "countFile": "n"}, "the option countFile is for a write that is not a stream"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(url: str, use: str, options: dict[str, str], complaint: str) -> None:
@@ -57,6 +64,27 @@ def test_options_that_would_be_ignored_are_refused(url: str, use: str, options: 
 def test_memory_is_refused_as_spark_has_several_processes(use: str) -> None:
     with pytest.raises(CallerError, match="a store that processes can share"):
         made(use, "memory:jobs", queue="a")
+
+
+def test_in_a_worker_of_spark_a_refused_stream_says_why_in_its_first_call(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark loses what `streamReader` raises: it reports an UnboundLocalError."""
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # which the refusal sets
+    stream = made("stream", url)
+    calls: list[Callable[[], object]] = [
+        stream.getDefaultReadLimit,
+        stream.initialOffset,
+        stream.prepareForTriggerAvailableNow,
+        lambda: stream.latestOffset({}, None),
+        lambda: stream.partitions({}, {}),
+    ]
+    for call in calls:
+        with pytest.raises(CallerError, match="the format penstock needs the option queue"):
+            call()
+    stream.stop()
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
 
 
 @pytest.mark.parametrize("use", ["read", "stream", "write", "stream write"])
@@ -91,13 +119,35 @@ def test_a_schema_of_other_columns_is_refused(url: str, use: str, field: StructF
         made(use, url, StructType([*IDS.fields, field]), queue="a")
 
 
-def test_a_look_at_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
+def test_a_read_of_a_file_that_is_not_there_makes_none(tmp_path: Path) -> None:
     look = QueueScan(read_settings({"url": f"sqlite:///{tmp_path}/typo.db", "queue": "a"}), ["id"])
     with pytest.raises(CallerError, match="must be a file that exists"):
         look.partitions()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_old_name_of_a_module_gives_an_error_that_says_the_new_one() -> None:
+def test_the_old_name_of_a_module_raises_an_error_that_says_the_new_one() -> None:
     with pytest.raises(ImportError, match=r"penstock\.spark\.failing is now penstock\.spark\.dead_letters"):
         import_module("penstock.spark.failing")
+
+
+# As the page writes them. What is in SAME has another name there, or is memory, which Spark can't use.
+WORDS = {"sqlite": "SQLite", "fsq": "directories", "postgresql": "PostgreSQL", "disque": "the broker"}
+SAME = {"memory", "redis", "rediss", "rediss+oq", "rediss+list", "disques", "postgres"}
+
+
+@pytest.mark.parametrize("scheme", sorted(registry.STORES.keys() - SAME))
+def test_the_page_says_which_stores_have_claims_and_unique_keys(scheme: str) -> None:
+    page = " ".join((ROOT / "docs" / "how-to" / "use-spark.md").read_text("utf-8").split())
+    without_claims = page.partition("every store that has claims: all but ")[2].partition(". ")[0]
+    with_keys = page.partition("or one that is made for it. ")[2].partition(" have them; ")[0]
+    capabilities = registry.find("stores", scheme, "blocking").kind_of(scheme)[1]
+    word = WORDS.get(scheme, f"`{scheme}:`")
+    assert (word in without_claims) == (Capability.CLAIM not in capabilities)
+    assert (word in with_keys) == (Capability.UNIQUE in capabilities)
+
+
+def test_the_page_has_all_options() -> None:
+    page = (ROOT / "docs" / "how-to" / "use-spark.md").read_text("utf-8")
+    table = page.partition("\n## Options\n")[2].partition("\n### ")[0]
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)))) == set(OPTIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -31,11 +31,12 @@ from pyspark.sql.datasource import (
 from penstock import blocking
 from penstock.errors import CallerError, Unsupported
 from penstock.queues.scan import Limit
-from penstock.queues.stores.postgres import scan as postgres_looks
-from penstock.spark.filters import Choice, choice_of
+from penstock.queues.stores.postgres import scan as postgres_scan
+from penstock.spark.filters import Selection, selection_of
 from penstock.spark.rows import COLUMNS
 from penstock.spark.scan import FilteringScan, QueueScan
 from penstock.spark.settings import read_settings
+from tests.conftest import StartNode
 from tests.processes import NodeProcess, meet
 
 pytestmark = pytest.mark.timeout(300)
@@ -80,7 +81,7 @@ def three_states(store: blocking.Store) -> dict[str, str]:
     return ids
 
 
-def test_a_look_shows_all_columns_of_a_job_and_touches_nothing(
+def test_a_read_shows_all_columns_of_a_job_and_touches_nothing(
     url: str, store: blocking.Store, three_states: dict[str, str]
 ) -> None:
     before = store.queue("jobs").sizes()
@@ -148,42 +149,42 @@ def test_filters_are_done_by_the_file(url: str, store: blocking.Store, three_sta
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        ([], Choice()),
-        ([EqualTo(("state",), "ready")], Choice(states=frozenset({"ready"}))),
-        ([In(("state",), ("ready", None)), EqualTo(("state",), "dead")], Choice(states=frozenset())),
-        ([Not(EqualTo(("state",), "ready"))], Choice(states=STATES - {"ready"})),
-        ([Not(EqualTo(("queue",), "a"))], Choice()),
-        ([EqualTo(("id",), "a"), IsNotNull(("id",))], Choice(ids=frozenset({"a"}))),
-        ([In(("id",), tuple(map(str, range(501))))], Choice()),
-        ([In(("id",), (None,))], Choice()),
-        ([StringStartsWith(("id",), "a"), GreaterThan(("id",), "a")], Choice()),
-        ([EqualTo(("tries",), 3)], Choice(limits=(Limit("tries", "=", 3),))),
-        ([LessThan(("tries",), 2.5), EqualTo(("tries",), True), EqualTo(("tries",), None)], Choice()),
-        ([EqualTo(("headers", "tries"), 3), GreaterThan(("nacks",), 3)], Choice()),
+        ([], Selection()),
+        ([EqualTo(("state",), "ready")], Selection(states=frozenset({"ready"}))),
+        ([In(("state",), ("ready", None)), EqualTo(("state",), "dead")], Selection(states=frozenset())),
+        ([Not(EqualTo(("state",), "ready"))], Selection(states=STATES - {"ready"})),
+        ([Not(EqualTo(("queue",), "a"))], Selection()),
+        ([EqualTo(("id",), "a"), IsNotNull(("id",))], Selection(ids=frozenset({"a"}))),
+        ([In(("id",), tuple(map(str, range(501))))], Selection()),
+        ([In(("id",), (None,))], Selection()),
+        ([StringStartsWith(("id",), "a"), GreaterThan(("id",), "a")], Selection()),
+        ([EqualTo(("tries",), 3)], Selection(limits=(Limit("tries", "=", 3),))),
+        ([LessThan(("tries",), 2.5), EqualTo(("tries",), True), EqualTo(("tries",), None)], Selection()),
+        ([EqualTo(("headers", "tries"), 3), GreaterThan(("nacks",), 3)], Selection()),
         (
             [GreaterThan(("created",), datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))],
-            Choice(limits=(Limit("created", ">", 1_000_005),)),
+            Selection(limits=(Limit("created", ">", 1_000_005),)),
         ),
-        ([GreaterThan(("created",), datetime(1970, 1, 1))], Choice()),  # noqa: DTZ001 - whose time is not known
+        ([GreaterThan(("created",), datetime(1970, 1, 1))], Selection()),  # noqa: DTZ001 - whose time is not known
     ],
 )
-def test_a_look_takes_of_filters_what_its_store_can_do(filters: list[Filter], expected: Choice) -> None:
-    assert choice_of(filters, frozenset({"id", "tries", "created"}), STATES) == expected
+def test_a_read_takes_of_filters_what_its_store_can_do(filters: list[Filter], expected: Selection) -> None:
+    assert selection_of(filters, frozenset({"id", "tries", "created"}), STATES) == expected
 
 
 def test_what_a_store_can_not_compare_is_left_to_spark() -> None:
     filters = [EqualTo(("id",), "a"), EqualTo(("tries",), 3), EqualTo(("queue",), "a")]
-    assert choice_of(filters, frozenset(), STATES) == Choice(queues=frozenset({"a"}))
+    assert selection_of(filters, frozenset(), STATES) == Selection(queues=frozenset({"a"}))
 
 
-def test_a_look_without_a_queue_is_refused(url: str) -> None:
+def test_a_read_without_a_queue_is_refused(url: str) -> None:
     with pytest.raises(CallerError, match="needs the option queue"):
         read_settings({"url": url}, has_many=True)
     with pytest.raises(CallerError, match="needs the option queue"):
         read_settings({"url": url, "queues": "a,b"})
 
 
-def test_a_store_that_can_not_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_can_not_be_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.queues.stores.memory import MemoryDriver
 
     monkeypatch.setattr(MemoryDriver, "capabilities", frozenset())
@@ -192,15 +193,6 @@ def test_a_store_that_can_not_be_looked_at_says_so(monkeypatch: pytest.MonkeyPat
 
 
 # Servers.
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
-    started = [NodeProcess(tmp_path_factory.mktemp("node"), appendonly="no").start() for _ in range(3)]
-    meet(*started)
-    yield started
-    for node in started:
-        node.kill()
 
 
 @pytest.mark.system
@@ -241,7 +233,7 @@ def test_headers_and_tries_are_taken_off_the_bodies_of_a_node(nodes: list[NodePr
 
 @pytest.mark.system
 def test_a_large_table_is_cut_into_ranges_of_ids(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_looks, "PART_BYTES", 8192)
+    monkeypatch.setattr(postgres_scan, "PART_BYTES", 8192)
     with blocking.connect(postgres_database) as store:
         queue = store.queue("jobs", lease=1000)
         ids = []
@@ -250,7 +242,7 @@ def test_a_large_table_is_cut_into_ranges_of_ids(postgres_database: str, monkeyp
         taken = queue.reserve_many(50)
         options = {"url": postgres_database, "queue": "jobs"}
         parts = parts_of(options)
-        assert len(parts) == postgres_looks.PARTS_MAX
+        assert len(parts) == postgres_scan.PARTS_MAX
         assert Counter(row["id"] for part in parts for row in part) == Counter(ids)
         assert sum(bool(part) for part in parts) > 1
         reserved = rows_of(options, EqualTo(("state",), "reserved"), columns="id,tries")
@@ -272,17 +264,17 @@ def test_a_large_table_is_cut_into_ranges_of_ids(postgres_database: str, monkeyp
     ],
 )
 def test_ranges_are_cut_where_ids_are_numbers(low: str, high: str, parts: int) -> None:
-    found = postgres_looks.cuts(low, high, 1000 * postgres_looks.PART_BYTES)
+    found = postgres_scan.cuts(low, high, 1000 * postgres_scan.PART_BYTES)
     assert len(found) == parts - 1
     assert [low, *found, high] == sorted({low, *found, high}) or low == high
-    assert postgres_looks.cuts(low, high, 2 * postgres_looks.PART_BYTES - 1) == []
+    assert postgres_scan.cuts(low, high, 2 * postgres_scan.PART_BYTES - 1) == []
 
 
 # In a real Spark.
 
 
 @pytest.mark.system
-def test_spark_pushes_filters_when_it_is_told_to(
+def test_spark_pushes_filters_when_asked_to(
     spark: Any, url: str, store: blocking.Store, three_states: dict[str, str]
 ) -> None:
     setting = "spark.sql.python.filterPushdown.enabled"
@@ -309,3 +301,21 @@ def test_spark_pushes_filters_when_it_is_told_to(
     finally:
         spark.conf.unset(setting)
     assert store.queue("jobs").total() == 3
+
+
+def test_jobs_whose_node_is_away_are_read_once(start_node: StartNode) -> None:
+    first, second, third = nodes = [start_node(appendonly="no", cluster_node_timeout=2000) for _ in range(3)]
+    meet(*nodes)
+    name = next(_names)
+    for node, payloads in ((first, [1, 2]), (second, [3])):
+        with blocking.connect(f"disque://{node.host}:{node.port}?replicate=3&retry=300") as store:
+            store.queue(name).push_many(payloads)
+    first.kill()
+    options = {"url": f"disque://{second.host}:{second.port},{third.host}:{third.port}", "queue": name}
+    states = {1: "away", 2: "away", 3: "ready"}
+    assert sorted((row["payload"], row["state"]) for row in rows_of(options)) == [
+        (str(payload), state) for payload, state in states.items()
+    ]
+    chosen = rows_of({**options, "pushdown": "true"}, EqualTo(("state",), "away"))
+    assert {row["payload"] for row in chosen if row["state"] == "away"} == {"1", "2"}
+    assert rows_of({**options, "pushdown": "true"}, EqualTo(("state",), "scheduled")) == []

@@ -23,7 +23,7 @@ from penstock.spark.drain import fill, start_drain, wait_for
 from penstock.spark.listener import AckListener, ack_last_batch
 from penstock.spark.session import DRIVER_MEMORY
 from tests.processes import wait_until
-from tests.spark.reading import numbers_in
+from tests.spark.parquet_rows import numbers_in
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -43,7 +43,7 @@ def run_now(rows: DataFrame, handle: Any, checkpoint: Path) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def test_a_look_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: str, store: blocking.Store) -> None:
+def test_a_read_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: str, store: blocking.Store) -> None:
     queue = store.queue("jobs")
     queue.push({"n": 1}, headers={"color": "red", "size": 3})
     queue.push(b"\xff\x00", delay=3600)
@@ -62,7 +62,7 @@ def test_a_look_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: st
     assert queue.sizes() == before
 
 
-def test_the_driver_has_more_memory_than_spark_gives_it_by_itself(spark: Any) -> None:
+def test_the_driver_has_more_memory_than_spark_sets_by_itself(spark: Any) -> None:
     if os.environ.get("SPARK_DRIVER_MEMORY") != DRIVER_MEMORY:
         pytest.skip("the environment says how much")
     assert spark._jvm.java.lang.Runtime.getRuntime().maxMemory() > 1.5 * 1024**3
@@ -195,10 +195,15 @@ def test_a_refusal_is_one_sentence(spark: Any, url: str, tmp_path: Path) -> None
     def misspell() -> None:
         spark.read.format("penstock").option("url", url).option("queeu", "jobs").load()
 
+    def forget() -> None:
+        rows = spark.readStream.format("penstock").option("url", url).load()
+        run_now(rows, lambda batch, number: None, tmp_path / "checkpoint")
+
     for call, sentence in (
         (look, "must be a file that exists"),
         (write, "a job must have a body"),
         (misspell, "got queeu"),
+        (forget, "needs the option queue"),
     ):
         with pytest.raises(PySparkException) as caught:
             call()
@@ -310,7 +315,7 @@ def test_a_single_job_is_given_up_when_it_is_said_which_errors_are_not_its_fault
         (PythonException("Traceback:\n  File x\nKeyError: 'ConnectionError'\n"), [OSError], False),
     ],
 )
-def test_errors_are_retriable_by_type_by_text_and_by_what_spark_tells(
+def test_errors_are_retriable_by_type_by_text_and_by_what_spark_says(
     problem: Exception, named: list[Any], expected: bool
 ) -> None:
     wrapped = RuntimeError("while writing")

@@ -20,7 +20,7 @@ from penstock import blocking
 from penstock.errors import CallerError, Unsupported
 from penstock.spark.settings import read_settings
 from penstock.spark.sink import QueueStreamWriter, QueueWriter
-from tests.spark.drive import task_of
+from tests.spark.stream_driver import task_of
 
 
 @pytest.fixture(autouse=True)

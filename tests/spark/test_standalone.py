@@ -16,7 +16,7 @@ from penstock import blocking
 from penstock.spark import session
 from tests.processes import NodeProcess
 from tests.servers import RedisServer
-from tests.spark.reading import numbers_in
+from tests.spark.parquet_rows import numbers_in
 from tests.spark.spark_servers import StandaloneCluster, pack_environment, run_program, with_penstock
 from tests.spark.story import JOBS
 
@@ -56,7 +56,7 @@ def test_a_drain_takes_each_job_once_with_executors_of_both_workers_in_a_packed_
         assert any(place.startswith(str(worker.directory)) for place in started_in), f"no Python in {worker.directory}"
 
 
-def test_a_program_writes_looks_and_streams_as_it_does_on_one_machine(
+def test_a_program_writes_reads_and_streams_as_it_does_on_one_machine(
     cluster: StandaloneCluster, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     url = redis_server.url.replace("redis:", "redis+oq:")

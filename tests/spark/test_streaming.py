@@ -11,11 +11,14 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
 from penstock import blocking
-from penstock.errors import CallerError
+from penstock.errors import CallerError, StoreError
 from penstock.job import StoredJob
 from penstock.spark.batch_size import BatchSteps, partition_slices
-from tests.spark.drive import POINTS, Crash, Logs, Query, run_and_stop
+from tests.processes import wait_until
+from tests.spark.stream_driver import POINTS, Crash, Logs, Query, run_and_stop
 
 JOBS = 95
 BATCH = 20
@@ -75,7 +78,7 @@ def test_a_batch_that_was_claimed_but_never_logged_is_found_again_at_once(url: s
     first = Query(logs, options(url), lambda name, number: (name, number) == ("claimed", 1))
     with pytest.raises(Crash):
         first.run()
-    assert queue.reserved() == BATCH
+    assert queue.reserved() == 2 * BATCH, "of these, one batch is done, and is acked while the next one runs"
     run_and_stop(Query(logs, options(url)))
     assert bodies(logs) == list(range(JOBS))
 
@@ -105,7 +108,7 @@ def test_with_a_run_file_the_first_batch_is_found_without_a_log(
     assert bodies(logs) == list(range(JOBS))
 
 
-def test_an_owner_who_begins_anew_is_not_held_up_by_old_claims(url: str, queue: blocking.Queue) -> None:
+def test_an_owner_who_starts_again_is_not_held_up_by_old_claims(url: str, queue: blocking.Queue) -> None:
     queue.push_many(range(2))
     old = queue.claim("spark:reports:2", 1, lease=600)
     queue.ack_many(old)
@@ -174,13 +177,13 @@ def test_a_busy_queue_ends_with_what_was_there_at_the_start(url: str, queue: blo
     assert len(logs.rows) == JOBS
 
 
-def test_an_empty_queue_gives_the_same_offset(url: str) -> None:
+def test_an_empty_queue_returns_the_same_offset(url: str) -> None:
     query = Query(Logs(), options(url))
     query.run()
     assert query.logs.offsets == []
 
 
-def test_a_paused_queue_gives_no_batch(url: str, queue: blocking.Queue) -> None:
+def test_a_paused_queue_returns_no_batch(url: str, queue: blocking.Queue) -> None:
     queue.push_many(range(3))
     queue.pause()
     logs = Logs()
@@ -272,10 +275,63 @@ def test_partitions_are_cut_by_their_bytes(
 def test_steps_grow_from_a_few_jobs_to_what_there_is_room_for() -> None:
     steps = BatchSteps(1_000_000)
     asked = []
-    steps.begin()
+    steps.begin(100_000)
     while wanted := steps.next(20_000 - sum(asked)):
         asked.append(wanted)
         steps.took([StoredJob("id", bytes(100))] * wanted)
     assert asked == [10, 40, 200, 1000, 5000, 3750]
-    steps.begin()
+    steps.begin(100_000)
     assert steps.next(20_000) == 2500
+
+
+def test_unread_steps_are_sized_by_the_first_one_which_is_read() -> None:
+    steps = BatchSteps(64_000_000, unread_max=5000)
+    for _ in range(2):  # each batch has a sample of its own
+        steps.begin(100_000)
+        asked: list[int] = []
+        while wanted := steps.next(12_000 - sum(asked)):
+            if asked:
+                steps.took_unread(wanted)
+            else:
+                steps.took([StoredJob("id", bytes(100))] * wanted)
+            asked.append(wanted)
+        assert asked == [10, 5000, 5000, 1990]
+    steps.begin(100_000)
+    steps.took([StoredJob("id", bytes(1_000_000))] * 10)
+    assert steps.next(12_000) == 8, "a partition of 8 MB"
+
+
+def test_the_next_batch_is_claimed_while_one_runs_if_it_would_be_full(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(3 * BATCH - 1))
+    reader = Query(Logs(), options(url)).reader
+    try:
+        ends = [reader.initialOffset()]
+        for reserved in (2 * BATCH, BATCH, BATCH - 1):
+            ends.append(reader.latestOffset(ends[-1], ReadMaxRows(BATCH)))
+            assert sum(batch.num_rows for part in reader.partitions(*ends[-2:]) for batch in reader.read(part))
+            wait_until(lambda: queue.reserved() == reserved, 60.0)  # noqa: B023 - used at once
+        assert [end["seq"] for end in ends] == [0, 1, 2, 3]
+        assert reader.latestOffset(ends[-1], ReadMaxRows(BATCH)) == ends[-1]
+        assert queue.total() == 0
+    finally:
+        reader.stop()
+
+
+def test_a_batch_ahead_that_could_not_be_claimed_is_claimed_later(url: str, queue: blocking.Queue) -> None:
+    queue.push_many(range(2 * BATCH))
+    reader = Query(Logs(), options(url)).reader
+    try:
+        first = reader.latestOffset(reader.initialOffset(), ReadMaxRows(BATCH))
+        driver: Any = reader.batches.store._driver
+        ready, driver.ready = driver.ready, refuse
+        reader.partitions({**first, "seq": 0}, first)
+        wait_until(lambda: not reader._background.is_busy, 60.0)
+        driver.ready = ready
+        assert reader.latestOffset(first, ReadMaxRows(BATCH))["seq"] == 2
+        assert queue.total() == BATCH
+    finally:
+        reader.stop()
+
+
+def refuse(*args: Any) -> Any:
+    raise StoreError("not now")

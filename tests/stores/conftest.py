@@ -8,17 +8,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import Unsupported
-from tests.stores.harness import AIO, BLOCKING, SILENT, Place, places
+from penstock.fsq import constants
+from tests.stores.harness import AIO, BLOCKING, SILENT, Place, is_wanted, places
 from tests.stores.shifting_node import ShiftingNode
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a store must be able to do for this test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if not is_wanted(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_wanted(item)]
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +79,12 @@ async def _run(item: pytest.Function, arguments: dict[str, Any]) -> None:
     with pytest.raises(Unsupported) as refused:
         await item.obj(**arguments)
     assert refused.value.capability in missing
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """An empty root of directories, for the store `fsq:` and for `penstock.fsq`."""
+    directory = tmp_path / "root"
+    directory.mkdir()
+    with constants.using(FSQ_ROOT=str(directory), FSQ_SYNC=0):
+        yield directory

@@ -1,4 +1,4 @@
-"""The blocking form, dressed as the async one, so that one test runs on both.
+"""The blocking form behind the async interface, so that one test runs on both.
 
 What a test awaits is called at once, in the test's own thread; only calls that may wait for a job go to another thread,
 as they would hold up whoever is to push it. What comes back is dressed in the same way.
@@ -15,7 +15,17 @@ from typing import Any
 from penstock.queues.blocking import Job, Queue, Store
 
 # What isn't awaited in the async form either.
-PLAIN = {"cancel", "check_open", "consumers", "dead_letters", "queue", "shift_clock", "with_options"}
+PLAIN = {
+    "cancel",
+    "check_open",
+    "consumers",
+    "dead_letters",
+    "moves_atomically",
+    "queue",
+    "shift_clock",
+    "transfer",
+    "with_options",
+}
 MAY_WAIT = {"pop", "pop_many", "reserve", "reserve_many"}
 WAITERS_MAX = 64  # threads that wait at the same time, of all tests
 

@@ -31,11 +31,11 @@ from tests.stores.shifting_node import ShiftingNode
 
 AIO, BLOCKING = "aio", "blocking"
 
-PATIENCE = 30.0  # seconds until a job that must come is given up; only a failing test waits so long
+PATIENCE = 30.0  # seconds until a job that must come is given up; only a failing test waits for it
 NEVER = 300.0  # a poll interval that no test lives to see: what comes, came by a signal
 
 # No call asks for these, so a store without them refuses nothing: tests that need them are skipped there.
-SILENT = frozenset({Capability.TOKEN, Capability.ATOMIC_MOVE, Capability.SHARED_PAUSE, Capability.HISTORY})
+SILENT = frozenset({Capability.TOKEN, Capability.ATOMIC_MOVE, Capability.SHARED_PAUSE})
 
 _numbers = itertools.count(1)
 
@@ -48,8 +48,10 @@ class Differs(Enum):
     NO_TRIES_AT_PUSH = auto()  # a job begins with no tries, whatever its push says
     NO_IDS = auto()  # jobs have no ids
     OWN_IDS = auto()  # a job that moves to another queue gets another id there
-    STAYS_BACK = auto()  # a job whose lease once ran out is known as such for ever
+    STAYS_BACK = auto()  # a job whose lease once ran out is known as such forever
     KEY_ORDER = auto()  # the names in an object come back in another order
+    NO_NULL = auto()  # a payload of null is stored as bytes
+    NO_FALSY = auto()  # so are 0, false and the empty text
     PLAIN_HEADERS = auto()  # headers with zero bytes or half characters are refused
 
 
@@ -65,6 +67,10 @@ class Kind:
     slack: float = 0.0  # how much later than its time a job may come, where time is that of a server
     server: Callable[[pytest.FixtureRequest], ShiftingNode] | None = None  # whose clock is shifted, not the store's
     options: dict[str, Any] = field(default_factory=dict)
+    # A store that shares its code with another one runs in one form only, where a test would run in both.
+    forms: tuple[str, ...] = (AIO, BLOCKING)
+    # A store that shares its driver with another: without PENSTOCK_LONG only these modules run on it, see `is_wanted`.
+    only: frozenset[str] = frozenset()
     histories: float = 1.0  # of those that the machine runs: less for a server that is slow at what it does
 
 
@@ -91,7 +97,24 @@ def _disque(request: pytest.FixtureRequest) -> str:
     return f"disque://{node.host}:{node.port}"
 
 
+def _mongo(scheme: str) -> Callable[[pytest.FixtureRequest], str]:
+    # A database for each, since all collections of a database are taken for queues.
+    database = scheme.replace("+", "_").replace("-", "_")
+    return lambda request: request.getfixturevalue("mongo_server").url(scheme, database)
+
+
 SYSTEM = (pytest.mark.system,)
+
+# What a layout of a driver can get wrong; how to wait, count, cancel and refuse is the driver's and the library's.
+OF_LAYOUTS = frozenset({"test_behaviour", "test_dead_letters", "test_leases", "test_moves"})
+OF_OTHER_DOCUMENTS = OF_LAYOUTS | {
+    "test_by_id",
+    "test_claims",
+    "test_machine",
+    "test_reading",
+    "test_scan",
+    "test_tries",
+}
 
 PLACES = {
     "memory": Kind(lambda request: f"memory:test{next(_numbers)}"),
@@ -108,6 +131,40 @@ PLACES = {
         frozenset({Differs.KEY_ORDER, Differs.PLAIN_HEADERS}),
         SYSTEM,
         histories=0.3,  # each begins with tables of its own
+    ),
+    **{
+        scheme: Kind(
+            _mongo(scheme),
+            frozenset({Differs.NO_NULL, Differs.PLAIN_HEADERS, *more}),
+            SYSTEM,
+            slack=0.02,  # delays are counted by the server's clock, as far as a client knows it
+            forms=forms,
+            only=only,
+            histories=0.3,  # each begins with collections of its own
+        )
+        for scheme, forms, more, only in [
+            ("mongodb", (AIO, BLOCKING), (), frozenset[str]()),
+            ("mongodb+pl", (AIO,), (), OF_LAYOUTS),
+            ("mongodb+ps", (BLOCKING,), (), OF_LAYOUTS),
+            ("mongodb+stream", (AIO,), (Differs.OWN_IDS,), OF_OTHER_DOCUMENTS),
+            ("mongodb+intraorder", (BLOCKING,), (Differs.OWN_IDS,), OF_OTHER_DOCUMENTS),
+        ]
+    },
+    "mongodb+bucket": Kind(
+        _mongo("mongodb+bucket"),
+        frozenset({Differs.NO_NULL, Differs.NO_FALSY, Differs.PLAIN_HEADERS, Differs.OWN_IDS}),
+        SYSTEM,
+        slack=0.02,
+        forms=(AIO,),
+        histories=0.3,
+    ),
+    "mongodb+bucket-plain": Kind(
+        _mongo("mongodb+bucket-plain"),
+        frozenset({Differs.NO_NULL, Differs.NO_IDS, Differs.NO_NEXT_MATURE, Differs.ORDER, Differs.NO_TRIES_AT_PUSH}),
+        SYSTEM,
+        slack=0.02,
+        forms=(AIO,),
+        histories=0.3,
     ),
     "disque": Kind(
         _disque,
@@ -163,7 +220,7 @@ class Place:
         return self._keep(Facade(blocking.connect(self.url, **self._options(options))))
 
     def _options(self, options: dict[str, Any]) -> dict[str, Any]:
-        return {"name": self.namespace, "poll": NEVER, **self.kind.options, **options}
+        return {"namespace": self.namespace, "poll": NEVER, **self.kind.options, **options}
 
     def _keep(self, store: Any) -> Any:
         store.shift_clock(self._shifted)
@@ -193,9 +250,9 @@ class Place:
         if self._server is not None:
             self._server.shift(seconds + self.kind.slack)
             return
-        self._shifted += seconds
+        self._shifted += seconds + self.kind.slack
         for store in self._stores:
-            store.shift_clock(seconds)
+            store.shift_clock(seconds + self.kind.slack)
 
 
 def _need(name: str, form: str) -> None:
@@ -214,8 +271,17 @@ def _need(name: str, form: str) -> None:
 def places(forms: tuple[str, ...]) -> Iterator[Any]:
     """Parameters for fixtures: each store in each of the forms."""
     for name, kind in PLACES.items():
-        for form in forms:
+        for form in forms if len(forms) == 1 else kind.forms:
             yield pytest.param((name, form), id=name if form == AIO else f"{name}-{form}", marks=kind.marks)
+
+
+def is_wanted(item: pytest.Item) -> bool:
+    """Whether a test is to run on the store that it has as its parameter."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    chosen = parameters.get("place", parameters.get("aio_place"))
+    kind = PLACES.get(chosen[0]) if isinstance(chosen, tuple) else None
+    only = frozenset[str]() if kind is None else kind.only
+    return not only or os.environ.get("PENSTOCK_LONG") == "1" or item.path.stem in only
 
 
 def needs(*capabilities: Capability) -> pytest.MarkDecorator:

@@ -1,4 +1,4 @@
-"""`penstock server` with one more command: after `DEBUG JUMP seconds` both clocks are ahead by so much.
+"""`penstock server` with one more command: after `DEBUG JUMP seconds` both clocks are ahead by them.
 
 What is due by then is done before it answers.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from penstock.broker import server
 from penstock.broker.commands import server as commands
 from penstock.broker.commands.subcommands import Subcommand
-from penstock.broker.core import blocking
+from penstock.broker.core import inputs
 from penstock.cli.main import main
 
 
@@ -34,7 +34,7 @@ def jump(broker: Any, client: Any, args: list[bytes]) -> bytes:
     """DEBUG JUMP seconds."""
     Clock.shift += float(args[2])
     broker.set_clock()
-    while blocking.tick(broker.node):
+    while inputs.tick(broker.node):
         pass
     broker.shell._loop.call_soon(broker.shell._tick)  # its timer was set for what is past by now
     return b"+OK\r\n"

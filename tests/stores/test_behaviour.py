@@ -31,7 +31,7 @@ async def test_a_popped_job_is_gone(place: Place) -> None:
         assert await queue.total() == 0
 
 
-async def test_an_empty_queue_gives_nothing(place: Place) -> None:
+async def test_an_empty_queue_returns_nothing(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         assert await queue.pop(timeout=0) is None
@@ -59,7 +59,7 @@ async def test_a_queue_may_have_any_name(place: Place, stem: str) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_push_gives_the_id_that_the_job_has(place: Place) -> None:
+async def test_push_returns_the_id_that_the_job_has(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         ids = [await queue.push(number) for number in range(3)]
@@ -119,8 +119,8 @@ async def test_a_delayed_job_is_never_early(place: Place) -> None:
 async def test_a_job_may_have_a_point_in_time(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
-        await queue.push("number", mature=place.now() + place.unit)
-        await queue.push("date", mature=datetime.fromtimestamp(place.now() + place.unit, UTC))
+        await queue.push("number", at=place.now() + place.unit)
+        await queue.push("date", at=datetime.fromtimestamp(place.now() + place.unit, UTC))
         assert await queue.pop(timeout=0) is None
         await place.advance(place.unit + 1)
         jobs = [await queue.pop(timeout=PATIENCE) for _ in range(2)]
@@ -131,7 +131,7 @@ async def test_a_job_may_have_a_point_in_time(place: Place) -> None:
 async def test_a_point_in_time_that_is_over_is_now(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
-        await queue.push("past", mature=place.now() - 1000)
+        await queue.push("past", at=place.now() - 1000)
         assert (await queue.pop(timeout=PATIENCE)).payload == "past"
 
 

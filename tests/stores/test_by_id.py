@@ -15,7 +15,18 @@ from tests.stores.harness import PATIENCE, Differs, Place, needs
 UNKNOWN = "0195c3d2-7a11-4f00-8a00-000000000000"
 
 
-TYPES = {"redis+list": "redis:list", "redis+oq": "redis:oq", "postgresql": "postgres:simple"}
+TYPES = {
+    "redis+list": "redis:list",
+    "redis+oq": "redis:oq",
+    "postgresql": "postgres:simple",
+    "mongodb": "mongo:simple",
+    "mongodb+pl": "mongo:pipeline",
+    "mongodb+ps": "mongo:persistent",
+    "mongodb+stream": "mongo:stream",
+    "mongodb+intraorder": "mongo:intraorder",
+    "mongodb+bucket": "mongo:bucket-safe",
+    "mongodb+bucket-plain": "mongo:bucket",
+}
 
 
 async def test_a_queue_says_its_type(place: Place) -> None:
@@ -63,7 +74,7 @@ async def test_a_job_of_another_queue_is_not_ended_by_its_id(place: Place) -> No
         await job.ack()
 
 
-@needs(Capability.RESERVE)
+@needs(Capability.RESERVE, Capability.HEADERS)
 async def test_nack_by_id_returns_a_job_with_a_try_more(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
@@ -156,3 +167,16 @@ async def test_nack_takes_a_delay_or_a_time_but_not_both(place: Place) -> None:
         with pytest.raises(CallerError, match="time zone"):
             await job.nack(at=datetime(2030, 1, 1))  # noqa: DTZ001 - what is refused
         await job.ack()
+
+
+@needs(Capability.RESERVE, Capability.REMOVE)
+async def test_a_job_can_be_removed_whoever_has_it(place: Place) -> None:
+    async with place.connect() as store, place.connect() as other:
+        queue = store.queue(place.new_name())
+        first, second = await queue.push_many(["first", "second"])
+        job = await queue.reserve(timeout=PATIENCE)
+        assert await other.queue(queue.name).remove(job.id) == [False]
+        assert await other.queue(queue.name).remove(first, UNKNOWN, second, reserved=True) == [True, False, True]
+        with pytest.raises(LeaseLost):
+            await job.extend()
+        assert await queue.total() == 0

@@ -1,4 +1,4 @@
-"""One key in several hands: a driver that was taken for dead, a heart that beats while a batch ends."""
+"""One key in several processes: a driver that was taken for dead, a lease keeper that runs while a batch ends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_nothing_is_added_to_a_claim_that_somebody_has_asked_for_again(
         assert queue.size() == 8
 
 
-def test_two_who_begin_a_claim_at_the_same_moment_get_the_same_jobs(postgres_server: PostgresServer) -> None:
+def test_two_processes_that_begin_a_claim_at_the_same_moment_get_the_same_jobs(postgres_server: PostgresServer) -> None:
     name = next(_names)
     with blocking.connect(postgres_server.url()) as one, blocking.connect(postgres_server.url()) as two:
         one.queue(name).push_many(range(4 * ROUNDS))
@@ -73,9 +73,9 @@ def test_two_who_begin_a_claim_at_the_same_moment_get_the_same_jobs(postgres_ser
 class Node:
     """A key of a node with one job, in two hands."""
 
-    def __init__(self, node: ShiftingNode, batch: blocking.Store, heart: blocking.Store) -> None:
+    def __init__(self, node: ShiftingNode, batch: blocking.Store, keeper: blocking.Store) -> None:
         name = next(_names)
-        self.batch, self.heart = batch.queue(name, lease=1000), heart.queue(name, lease=1000)
+        self.batch, self.keeper = batch.queue(name, lease=1000), keeper.queue(name, lease=1000)
         self.batch.push("work")
         assert len(self.batch.claim("key", 1)) == 1
 
@@ -96,10 +96,10 @@ def test_leases_that_are_made_longer_during_an_ack_bring_no_key_back(
     disque_node: ShiftingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"disque://{disque_node.host}:{disque_node.port}"
-    with blocking.connect(url) as batch, blocking.connect(url) as heart:
-        hands = Node(disque_node, batch, heart)
-        between(heart, monkeypatch, lambda: hands.batch.ack_claim("key"))
-        assert hands.heart.extend_claim("key") == 0
+    with blocking.connect(url) as batch, blocking.connect(url) as keeper:
+        hands = Node(disque_node, batch, keeper)
+        between(keeper, monkeypatch, lambda: hands.batch.ack_claim("key"))
+        assert hands.keeper.extend_claim("key") == 0
         hands.batch.push("more")
         assert [job.payload for job in hands.batch.claim("key", 1)] == ["more"]
 
@@ -108,20 +108,20 @@ def test_leases_that_are_made_longer_while_a_key_is_claimed_again_take_nothing_f
     disque_node: ShiftingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"disque://{disque_node.host}:{disque_node.port}"
-    with blocking.connect(url) as batch, blocking.connect(url) as heart:
-        hands = Node(disque_node, batch, heart)
-        between(heart, monkeypatch, lambda: hands.batch.claim("key", 0))
-        hands.heart.extend_claim("key")
+    with blocking.connect(url) as batch, blocking.connect(url) as keeper:
+        hands = Node(disque_node, batch, keeper)
+        between(keeper, monkeypatch, lambda: hands.batch.claim("key", 0))
+        hands.keeper.extend_claim("key")
         assert hands.batch.ack_claim("key") == 1
         assert hands.batch.total() == 0
 
 
-def test_leases_that_were_over_are_made_anew_when_they_should_be_longer(disque_node: ShiftingNode) -> None:
+def test_leases_that_were_over_are_made_again_when_they_should_be_longer(disque_node: ShiftingNode) -> None:
     url = f"disque://{disque_node.host}:{disque_node.port}"
-    with blocking.connect(url) as batch, blocking.connect(url) as heart:
-        hands = Node(disque_node, batch, heart)
+    with blocking.connect(url) as batch, blocking.connect(url) as keeper:
+        hands = Node(disque_node, batch, keeper)
         disque_node.shift(2000)
-        assert hands.heart.extend_claim("key") == 1
+        assert hands.keeper.extend_claim("key") == 1
         assert hands.batch.reserve(timeout=0) is None
         assert hands.batch.ack_claim("key") == 1
 

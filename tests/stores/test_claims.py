@@ -17,7 +17,7 @@ def _payloads(jobs: list[Any]) -> list[Any]:
     return sorted(job.payload for job in jobs)
 
 
-async def test_a_claim_gives_the_same_jobs_again(place: Place) -> None:
+async def test_a_claim_returns_the_same_jobs_again(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name(), lease=1000)
         await queue.push_many(range(5))
@@ -52,7 +52,7 @@ async def test_ack_claim_ends_the_jobs_and_the_key(place: Place) -> None:
         assert _payloads(await queue.claim("key", 2)) == [2]
 
 
-async def test_nack_claim_gives_the_jobs_back_and_ends_the_key(place: Place) -> None:
+async def test_nack_claim_returns_the_jobs_and_ends_the_key(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
         await queue.push_many(range(3))
@@ -74,7 +74,7 @@ async def test_nack_claim_may_have_a_delay(place: Place) -> None:
         assert (await queue.reserve(timeout=PATIENCE)).tries == 1
 
 
-async def test_after_its_leases_are_over_a_claim_still_gives_what_nobody_took(place: Place) -> None:
+async def test_after_its_leases_are_over_a_claim_still_returns_what_nobody_took(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push_many(range(3))
@@ -86,6 +86,33 @@ async def test_after_its_leases_are_over_a_claim_still_gives_what_nobody_took(pl
         assert _payloads([taken, *again]) == [0, 1, 2]
         assert len(again) == 2
         assert await queue.reserve(timeout=0) is None
+
+
+async def test_jobs_of_a_claim_have_the_tries_in_which_work_began(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work")
+        await queue.reserve_many(1, PATIENCE, lease=place.unit, begin=0)
+        await place.advance(place.unit)
+        (first,) = await queue.claim("key", 1, lease=1000)
+        (again,) = await queue.claim("key", 1, lease=1000)
+        assert (first.tries, again.tries) == (0, 0)
+
+
+async def test_a_claim_that_is_taken_up_after_its_leases_is_the_same_try(place: Place) -> None:
+    async with place.connect() as store:
+        limit = DeadLetter(2, place.new_name("dead"))
+        queue = store.queue(place.new_name(), lease=place.unit, dead_letter=limit)
+        await queue.push("x")
+        await queue.claim("first", 1)
+        await place.advance(1.1 * place.unit)
+        (job,) = await queue.claim("second", 1)
+        assert job.tries == 1
+        for _ in range(2):
+            await place.advance(1.1 * place.unit)
+            (again,) = await queue.claim("second", 1)
+            assert (again.id, again.tries) == (job.id, 1)
+        assert await store.queue(limit.queue).total() == 0
 
 
 async def test_others_never_come_in_the_place_of_jobs_that_were_lost(place: Place) -> None:
@@ -153,7 +180,7 @@ async def test_a_job_whose_lease_was_made_longer_by_itself_stays_under_its_claim
 
 
 @needs(Capability.TOKEN)
-async def test_jobs_that_a_claim_gave_again_belong_to_who_asked_last(place: Place) -> None:
+async def test_jobs_that_a_claim_gave_again_belong_to_the_last_caller(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
         await queue.push("work")
@@ -184,7 +211,7 @@ async def test_a_key_whose_jobs_all_went_stays_empty_until_it_is_ended(place: Pl
         assert _payloads(await queue.claim("key", 3)) == ["late"]
 
 
-async def test_a_claim_of_no_jobs_gives_those_that_the_key_has(place: Place) -> None:
+async def test_a_claim_of_no_jobs_returns_those_that_the_key_has(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
         await queue.push_many(range(2))
@@ -194,7 +221,7 @@ async def test_a_claim_of_no_jobs_gives_those_that_the_key_has(place: Place) -> 
 
 
 @needs(Capability.DELAY)
-async def test_a_claim_gives_its_jobs_again_in_the_same_order(place: Place) -> None:
+async def test_a_claim_returns_its_jobs_again_in_the_same_order(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name(), lease=1000)
         for name, delay in (("first", 2 * place.unit), ("second", place.unit), ("third", 0)):
@@ -243,7 +270,7 @@ async def test_jobs_whose_workers_died_too_often_are_given_up_in_a_claim_too(pla
         assert _payloads(await store.queue(limit.queue).peek()) == ["deadly"]
 
 
-async def test_a_paused_queue_gives_only_what_a_claim_has_already(place: Place) -> None:
+async def test_a_paused_queue_returns_only_what_a_claim_has_already(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
         await queue.push_many(range(2))
@@ -255,10 +282,63 @@ async def test_a_paused_queue_gives_only_what_a_claim_has_already(place: Place) 
         assert _payloads(await queue.claim("new", 1)) == [1]
 
 
-@pytest.mark.parametrize(("key", "count"), [("", 1), ("key", -1)])
-async def test_a_claim_needs_a_key_and_a_count(place: Place, key: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "count", "says"), [("", 1, "a claim key must be text"), ("key", -1, "must have a count of 0 or more")]
+)
+async def test_a_claim_needs_a_key_and_a_count(place: Place, key: str, count: int, says: str) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         assert await queue.extend_claim("no such key") == 0
-        with pytest.raises(CallerError, match="needs a key"):
+        with pytest.raises(CallerError, match=says):
             await queue.claim(key, count)
+
+
+@needs(Capability.CLAIM)
+async def test_jobs_claimed_unread_are_read_by_their_key(place: Place) -> None:
+    async with place.connect() as store, place.connect() as other:
+        queue = store.queue(place.new_name())
+        await queue.push_many(range(7))
+        assert await queue.claim_unread("k", 5) == 5
+        assert (await queue.size(), await queue.reserved()) == (2, 5)
+        read = await other.queue(queue.name).claim("k", 0)
+        assert sorted(job.payload for job in read) == [0, 1, 2, 3, 4]
+        assert await queue.claim_unread("k", 5) == 5, "the key has these already, and gets no others"
+        assert await queue.ack_claim("k") == 5
+        assert await queue.total() == 2
+
+
+@needs(Capability.CLAIM)
+async def test_nothing_to_claim_unread_makes_no_key(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        assert await queue.claim_unread("k", 5) == 0
+        await queue.push("late")
+        assert await queue.claim_unread("k", 0) == 0
+        await queue.pause()
+        assert await queue.claim_unread("k", 5) == 0
+        await queue.resume()
+        assert await queue.claim_unread("k", 5) == 1
+
+
+@needs(Capability.CLAIM)
+async def test_many_jobs_claimed_unread_are_one_claim(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push_many(range(2500))
+        assert await queue.claim_unread("k", 2400) == 2400
+        assert await queue.extend_claim("k") == 2400
+        assert len(await queue.claim("k", 0)) == 2400
+        assert await queue.ack_claim("k") == 2400
+        assert await queue.total() == 100
+
+
+@needs(Capability.CLAIM, Capability.TOKEN)
+async def test_a_claim_left_unread_has_leases_that_end(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push_many(range(3))
+        await queue.claim_unread("k", 3, lease=place.unit)
+        await place.advance(2 * place.unit)
+        taken = await queue.reserve(timeout=PATIENCE)
+        assert taken is not None
+        assert await queue.claim_unread("k", 3) == 2

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from penstock import Capability, DeadLetter
 from penstock.queues import aio, blocking
+from penstock.queues.blocking.counters import Counters
+from penstock.queues.blocking.stats import MemoryStats
 from penstock.queues.stores.postgres.aio import link as postgres_link
 from penstock.queues.stores.postgres.sql import FOLD_EVERY
 from tests.processes import need_module, wait_until
@@ -28,7 +31,7 @@ NONE = {"push": 0, "pop": 0, "reserve": 0, "ack": 0, "nack": 0, "dead_letter": 0
 PRODUCER = """
 import sys
 from penstock.queues import blocking
-store = blocking.connect(sys.argv[1], name=sys.argv[2])
+store = blocking.connect(sys.argv[1], namespace=sys.argv[2])
 store.open()
 queue = store.queue(sys.argv[3])
 while True:
@@ -60,7 +63,7 @@ async def test_counters_have_the_words_of_the_api(place: Place) -> None:
         assert counters(known) == counters(counted)
 
 
-async def test_stats_tell_the_pause_and_the_kind_of_queue(place: Place) -> None:
+async def test_stats_have_the_pause_and_the_kind_of_queue(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push(1)
@@ -118,7 +121,7 @@ async def test_counters_of_all_connections_come_together(place: Place) -> None:
 
 
 async def test_namespaces_have_counters_of_their_own(place: Place) -> None:
-    async with place.connect() as store, place.connect(name=place.new_name("o'the\\r")) as other:
+    async with place.connect() as store, place.connect(namespace=place.new_name("o'the\\r")) as other:
         queue = store.queue(place.new_name())
         await queue.push(1)
         await other.queue(queue.name).push(2)
@@ -149,7 +152,7 @@ def test_a_producer_that_is_killed_has_counted_what_it_pushed(name: str, request
         for _ in range(5):
             assert producer.stdout.readline() == b"pushed\n"
         producer.kill()
-    with blocking.connect(place.url, name=place.namespace) as store:
+    with blocking.connect(place.url, namespace=place.namespace) as store:
         assert store.queue(queue).stats()["push"] == store.queue(queue).total() >= 15
 
 
@@ -223,8 +226,28 @@ def test_counters_outlive_an_outage_of_their_server(start_redis: Any, tmp_path: 
         wait_until(lambda: server.client().hget("keuss:stats:N:q", "counter_put") == b"2")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_counters_outlive_an_error_that_nobody_expects() -> None:
+    written: list[int] = []
+
+    class Broken(MemoryStats):
+        is_local = False
+
+        def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+            written.append(sum(counts["q"].values()))
+            if len(written) == 1:
+                raise ZeroDivisionError
+
+    counters_here = Counters(Broken("here", "N"))
+    counters_here.count("q", "put")
+    wait_until(lambda: written == [1] and counters_here._writer is None)
+    counters_here.count("q", "put")
+    wait_until(lambda: written == [1, 2])
+    counters_here.close()
+
+
 def test_a_forked_child_writes_its_own_counters_only(redis_server: RedisServer, tmp_path: Path) -> None:
-    with blocking.connect(f"fsq:{tmp_path}/root", stats=redis_server.url, name="forked") as store:
+    with blocking.connect(f"fsq:{tmp_path}/root", stats=redis_server.url, namespace="forked") as store:
         queue = store.queue(f"q{os.getpid()}")
         queue.push_many([1, 2])
         child = os.fork()
@@ -236,7 +259,7 @@ def test_a_forked_child_writes_its_own_counters_only(redis_server: RedisServer, 
             store.close()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    with blocking.connect(f"fsq:{tmp_path}/root", stats=redis_server.url, name="forked") as store:
+    with blocking.connect(f"fsq:{tmp_path}/root", stats=redis_server.url, namespace="forked") as store:
         assert store.queue(queue.name).stats()["push"] == 3
 
 
@@ -248,7 +271,7 @@ def test_counters_in_a_cluster(redis_cluster: RedisCluster, name: str) -> None:
     """Exact where they lie in the slot of the jobs; a namespace with a hash tag of its own puts them into another."""
     url = "redis+oq://" + ",".join(f"{node.host}:{node.port}" for node in redis_cluster.nodes)
     queue_name = f"{{count{os.getpid()}}}{name[:2]}"
-    with blocking.connect(url, name=name) as store, blocking.connect(url, name=name) as other:
+    with blocking.connect(url, namespace=name) as store, blocking.connect(url, namespace=name) as other:
         queue = store.queue(queue_name)
         queue.push_many([1, 2, 3])
         queue.reserve(timeout=PATIENCE).ack()

@@ -10,7 +10,7 @@ import pytest
 from penstock import Capability, DeadLetter
 from penstock.codec import HEADERS_BYTES_MAX, to_json
 from penstock.errors import CallerError
-from penstock.queues.dead_letter import ERROR, ERROR_CHARACTERS_MAX, FROM_QUEUE, HEADERS, TIME, TRACEBACK, TRIES
+from penstock.queues.dead_letter import ERROR, ERROR_CHARACTERS_MAX, FROM_QUEUE, HEADERS, JOB, TIME, TRACEBACK, TRIES
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -117,7 +117,8 @@ async def test_what_is_written_on_a_dead_letter(place: Place) -> None:
         job_id = await queue.push("work")
         await (await queue.reserve(timeout=PATIENCE)).nack(error="broken pipe")
         (dead,) = await _dead(store, limit)
-        assert set(dead.headers) == set(HEADERS) - {TRACEBACK}
+        assert dead.headers.get(JOB, dead.id) == job_id
+        assert set(dead.headers) - {JOB} == set(HEADERS) - {TRACEBACK, JOB}
         assert dead.headers[FROM_QUEUE] == queue.name
         assert dead.headers[TRIES] == 0
         assert dead.headers[ERROR] == "broken pipe"
@@ -140,7 +141,7 @@ async def test_a_dead_letter_keeps_the_headers_of_its_job(place: Place) -> None:
 
 
 @needs(Capability.RESERVE, Capability.PEEK)
-async def test_fail_gives_a_job_up_at_once(place: Place) -> None:
+async def test_fail_moves_a_job_to_the_dead_letters_at_once(place: Place) -> None:
     limit = _limit(place, max_tries=9)
     async with place.connect() as store:
         queue = store.queue(place.new_name(), dead_letter=limit)
@@ -202,7 +203,7 @@ async def test_dead_letters_are_not_given_up_themselves(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_a_batch_gives_back_some_and_up_others(place: Place) -> None:
+async def test_a_batch_returns_some_and_gives_up_others(place: Place) -> None:
     limit = _limit(place, max_tries=2)
     async with place.connect() as store:
         queue = store.queue(place.new_name(), dead_letter=limit)
@@ -234,7 +235,7 @@ async def test_redrive_sends_dead_letters_home_as_they_were(place: Place) -> Non
 
 
 async def _fail_all(place: Place, store: Any, limit: DeadLetter, payloads: list[Any]) -> Any:
-    """Dead letters with these payloads; gives the queue that they came from."""
+    """Dead letters with these payloads; return the queue that they came from."""
     queue = store.queue(place.new_name(), dead_letter=limit)
     await queue.push_many(payloads)
     for _ in payloads:

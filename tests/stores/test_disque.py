@@ -73,7 +73,7 @@ async def test_a_body_without_headers_is_in_the_node_as_it_is(disque_node: Shift
         assert bodies == [b'{"to":"tom"}', b"\x00\xff", b'"text"']
 
 
-async def test_a_node_that_can_not_tell_when_a_job_was_added_is_asked_for_the_rest(disque_node: ShiftingNode) -> None:
+async def test_a_node_that_can_not_say_when_a_job_was_added_is_asked_for_the_rest(disque_node: ShiftingNode) -> None:
     # An older node of ours refuses a word of GETJOB that it doesn't know.
     with CuttingProxy(disque_node, replace=(b"WITHCTIME", b"UNKNOWN99")) as proxy:
         where = {"translate": lambda host, port: (host, proxy.port)}
@@ -256,7 +256,7 @@ async def test_nacks_of_one_batch_may_have_delays_of_their_own(disque_node: Shif
         assert found == [[1, 3], [2], [0]]
 
 
-async def test_each_job_of_a_batch_is_told_its_own_outcome(disque_node: ShiftingNode) -> None:
+async def test_each_job_of_a_batch_has_its_own_outcome(disque_node: ShiftingNode) -> None:
     async with opened(disque_node) as (store, queue):
         await queue.push_many(range(4))
         leases = [(await queue.reserve(timeout=PATIENCE)).as_lease for _ in range(4)]
@@ -419,7 +419,7 @@ def test_a_url_or_an_option_that_can_not_be_is_refused(
         connect(url, **options)
 
 
-async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+async def test_a_server_that_is_not_there_is_reported_at_once() -> None:
     port = free_port()
     reason = f"Can't reach any node of disque://127.0.0.1:{port}. Is `penstock server` running?"
     with pytest.raises(Unreachable, match=re.escape(reason)):
@@ -428,7 +428,7 @@ async def test_a_server_that_is_not_there_is_told_at_once() -> None:
         blocking.connect(f"disque://127.0.0.1:{port}").open()
 
 
-async def test_a_server_of_another_kind_is_told(redis_server: Any) -> None:
+async def test_a_server_of_another_kind_is_reported(redis_server: Any) -> None:
     with pytest.raises(Unreachable, match="HELLO is not that of a Disque or Penstock node"):
         await aio.connect(f"disque://127.0.0.1:{redis_server.port}").open()
 
@@ -497,8 +497,9 @@ async def test_consumers_go_on_when_the_node_was_away(start_node: StartNode) -> 
 
 async def test_a_store_knows_what_its_nodes_can_do(disque_node: ShiftingNode) -> None:
     async with opened(disque_node) as (store, _):
-        assert {Capability.TOKEN, Capability.CLAIM, Capability.EXTEND, Capability.SHARED_PAUSE} <= store.capabilities
-        assert not {Capability.UNIQUE, Capability.ATOMIC_MOVE, Capability.HISTORY} & store.capabilities
+        known = {Capability.TOKEN, Capability.CLAIM, Capability.EXTEND, Capability.SHARED_PAUSE, Capability.ATOMIC_MOVE}
+        assert known <= store.capabilities
+        assert not {Capability.UNIQUE, Capability.HISTORY} & store.capabilities
 
 
 async def test_jobs_that_expire_are_counted(disque_node: ShiftingNode) -> None:

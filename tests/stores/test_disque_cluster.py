@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,7 @@ import penstock
 from penstock import DeadLetter, JobState, Push
 from penstock.errors import ConnectionLost, LeaseLost, OutcomeUnknown, StoreError
 from penstock.queues import aio, blocking
+from penstock.queues.scan import Same, Wanted
 from tests.conftest import StartNode
 from tests.processes import NodeProcess, meet, wait_until
 from tests.stores.harness import PATIENCE
@@ -21,16 +22,6 @@ from tests.stores.harness import PATIENCE
 pytestmark = pytest.mark.system
 
 _names = (f"queue-{number}" for number in count(1))
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
-    """Three nodes that know each other, for all tests that leave them alive."""
-    started = [NodeProcess(tmp_path_factory.mktemp("node"), appendonly="no").start() for _ in range(3)]
-    meet(*started)
-    yield started
-    for node in started:
-        node.kill()
 
 
 @pytest.fixture
@@ -86,6 +77,58 @@ async def test_jobs_are_counted_and_shown_once(nodes: list[NodeProcess]) -> None
     assert await stores[2].queue(name).total() == 0
     for store in stores:
         await store.close()
+
+
+async def test_jobs_of_a_dead_node_are_counted_and_shown_once(mortal_nodes: list[NodeProcess]) -> None:
+    first, second, third = mortal_nodes
+    name = next(_names)
+    async with aio.connect(url_of(first), replicate=3, retry=300) as store:
+        await store.queue(name).push_many([Push(0), Push(1), Push(2, delay=1), Push(3, delay=1000)])
+        await store.queue(name).push_many([Push(4, replicate=1)])
+    async with aio.connect(url_of(second)) as store:
+        await store.queue(name).push_many([10, 11])
+        assert await store.queue(name).size() >= 5
+    first.kill()
+    for node in (second, third):
+        async with aio.connect(url_of(node)) as store:
+            queue = store.queue(name)
+            await asyncio.to_thread(wait_until, lambda: _now_due(second))
+            assert await queue.size() == 5  # but not the one that only the dead node had
+            assert tuple(await queue.sizes()) == (6, 5, 1, 0)
+            jobs = await queue.peek(10)
+            assert sorted(job.payload for job in jobs) == [0, 1, 2, 10, 11]
+            assert Counter(job.state for job in jobs) == {"away": 3, "ready": 2}
+            assert sorted(job.payload for job in await queue.peek(10, state="away")) == [0, 1, 2]
+            everything = [job async for job in queue.jobs()]
+            assert len({job.id for job in everything}) == len(everything) == 6
+            rows = await _scanned(store, name)
+            assert sorted(rows) == ["away", "away", "away", "ready", "ready", "scheduled"]
+    first.start()
+
+
+_DUE: dict[str, float] = {}
+
+
+def _now_due(node: NodeProcess) -> bool:
+    """Whether a delay of a second, begun before the first call, is over."""
+    seconds = float(node.call("TIME")[0])
+    return seconds > _DUE.setdefault(node.host + str(node.port), seconds) + 1
+
+
+async def _scanned(store: Any, name: str) -> list[str]:
+    """The states of all jobs of a queue, as a batch read has them."""
+    wanted = Wanted()
+    found: list[str] = []
+    for part in await store.scan_parts([name], wanted):
+        cursor = None
+        while True:
+            rows = await store.scan(part, wanted, 100, cursor)
+            states = rows.columns.get("state", [])
+            found += [states.value] * rows.count if isinstance(states, Same) else list(states)
+            cursor = rows.cursor
+            if cursor is None:
+                break
+    return found
 
 
 async def test_a_lease_of_one_node_is_ended_through_another(nodes: list[NodeProcess]) -> None:
@@ -181,7 +224,10 @@ async def test_a_node_that_is_forgotten_counts_no_more(start_node: StartNode) ->
         assert len(holders_of([here, gone], await queue.push(1))) == 2
         gone.kill()
         here.call("CLUSTER", "FORGET", gone_id)
-        assert await queue.push(1)
+        # The client still believes that there are two.
+        ids = [*await queue.push_many([1, Push(2, delay=1000), 3, Push(4, replicate=1)]), await queue.push(1)]
+        assert [len(holders_of([here], job_id)) for job_id in ids] == [1] * 5
+        assert await queue.total() == 6
 
 
 async def test_a_job_without_a_retry_has_one_copy(nodes: list[NodeProcess]) -> None:
@@ -240,7 +286,7 @@ async def test_nothing_is_lost_when_a_node_dies_under_workers(mortal_nodes: list
                     await store.queue(name).push_many(numbers)
                     break
                 except (OutcomeUnknown, ConnectionLost):
-                    pass  # they may be there twice then, which is no loss
+                    pass  # they may be there twice then, which isn't a loss
             await asyncio.sleep(0.005)
 
     async def work(store: Any) -> None:
@@ -325,7 +371,7 @@ def record(ran: list[tuple[int, int]]) -> Callable[[Any], Awaitable[None]]:
 
 
 async def is_ended(store: Any, name: str, ran: list[tuple[int, int]], count: int) -> bool:
-    """Whether so many jobs ran or are dead letters."""
+    """Whether `count` jobs ran or are dead letters."""
     return len(ran) + int(await store.queue(f"{name}-dead").total()) >= count
 
 

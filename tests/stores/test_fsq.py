@@ -13,32 +13,24 @@ import pytest
 
 from penstock import Push, fsq
 from penstock.errors import BadPayload, BadUrl, CallerError, StoreError
-from penstock.fsq import auditing, constants, inspecting, path, waiting
+from penstock.fsq import auditing, inspecting, path, waiting
 from penstock.fsq.names import parse
 from penstock.fsq.reserved import ReservedArea
-from penstock.fsq.snapshot import Snapshot
-from penstock.fsq.waiting import Waiter
+from penstock.fsq.snapshot import ItemSnapshot
+from penstock.fsq.waiting import QueueWatch
 from penstock.job import JobState, NewJob
 from penstock.queues import aio, blocking
-from penstock.queues.blocking.migration import copy
-from penstock.queues.stores.fsq import line
-from penstock.queues.stores.fsq import scan as looking
+from penstock.queues.blocking.migration import move
+from penstock.queues.stores.fsq import listing, scan
 from penstock.queues.stores.fsq import unique as keys
-from penstock.queues.stores.fsq.adding import Adder
 from penstock.queues.stores.fsq.names import ARGUMENTS, directory_of, queue_of
+from penstock.queues.stores.fsq.writer import JobWriter
 from tests.fsq import original
+
+pytestmark = pytest.mark.usefixtures("root")
 
 PATIENCE = 30.0
 LEASE = 1000.0
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path) -> Iterator[Path]:
-    """The root of the test, for the store and for `penstock.fsq`."""
-    directory = tmp_path / "root"
-    directory.mkdir()
-    with constants.using(FSQ_ROOT=str(directory), FSQ_SYNC=0):
-        yield directory
 
 
 @pytest.fixture
@@ -105,9 +97,9 @@ def test_arguments_outlive_a_copy_to_another_store_and_back(root: Path, queue: b
     put(root, name(arguments="_ann_%00_x"))
     with blocking.connect("memory:") as other:
         there = other.queue("there")
-        assert copy(queue, there) == 1
+        assert move(queue, there) == 1
         assert there.peek()[0].headers == {ARGUMENTS: ["ann", "\0", "x"]}
-        assert copy(there, queue) == 1
+        assert move(there, queue) == 1
     (file,) = (root / "mail/queue").iterdir()
     assert parse(file.name).arguments == ("ann", "\0", "x")
 
@@ -150,7 +142,7 @@ def test_a_job_keeps_its_id_whatever_its_name_looks_like(root: Path, queue: bloc
 
 def test_items_with_one_id_are_not_lost(root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """A remote push that is repeated puts an item in that somebody has reserved."""
-    monkeypatch.setattr(line, "WORTH", 1e9)  # some come back only when one reserve is half through
+    monkeypatch.setattr(listing, "WORTH", 1e9)  # some come back only when one reserve is half through
     bodies = [b"first", b"second", b"third"]
     for body in bodies:
         put(root, name(), body)
@@ -198,7 +190,7 @@ def test_names_sort_as_jobs_shall_run_for_originals_too(root: Path, queue: block
 
 
 def test_a_delayed_job_has_its_due_time_in_its_name(root: Path, queue: blocking.Queue) -> None:
-    queue.push("later", mature=1_900_000_000.25)
+    queue.push("later", at=1_900_000_000.25)
     (file,) = names(root, ".penstock/later")
     assert parse(file).enqueued_at.timestamp() == 1_900_000_000
     assert parse(file).entropy.startswith("250")
@@ -289,7 +281,7 @@ def test_a_popped_job_that_nobody_was_given_is_in_the_queue_again(root: Path) ->
             assert (again.id, again.body, again.headers, again.tries) == (job.id, b'"work"', {"a": 1}, 2)
 
 
-def test_scheduled_jobs_are_out_of_sight_until_somebody_of_ours_looks(root: Path, queue: blocking.Queue) -> None:
+def test_scheduled_jobs_are_out_of_sight_until_one_of_our_processes_reads(root: Path, queue: blocking.Queue) -> None:
     queue.push("later", delay=LEASE)
     log = root / "log"
     original.scan(str(root / "mail"), str(log))
@@ -333,11 +325,11 @@ def test_queues_have_directories_of_their_names(root: Path, store: blocking.Stor
         assert queue_of(directory_of(queue)) == queue
         assert not {"/", "\0"} & set(directory_of(queue))
         assert directory_of(queue) not in {".", "..", queue}
-    with pytest.raises(CallerError, match="too long"):
+    with pytest.raises(CallerError, match="at most 255 bytes"):
         store.queue("ü" * 200).push(1)
 
 
-def test_who_only_looks_or_takes_installs_nothing(root: Path, store: blocking.Store) -> None:
+def test_reading_and_taking_install_nothing(root: Path, store: blocking.Store) -> None:
     queue = store.queue("mail")
     assert queue.pop(0) is None
     assert queue.reserve(0) is None
@@ -372,7 +364,7 @@ def test_a_queue_that_somebody_took_down_is_paused(queue: blocking.Queue) -> Non
 
 
 @pytest.mark.parametrize("state", ["paused", "worked on"])
-def test_who_waits_does_not_ask_again_and_again(
+def test_a_waiting_caller_does_not_ask_again_and_again(
     root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """There is a job that is ready, and that nobody will be given now."""
@@ -446,7 +438,7 @@ def test_a_key_whose_push_was_cut_off_is_free(queue: blocking.Queue, monkeypatch
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Adder, "_appear", die)
+        patch.setattr(JobWriter, "_appear", die)
         with pytest.raises(KilledError):
             queue.push("first", unique="key", unique_for=LEASE)
     second = queue.push("second", unique="key", unique_for=LEASE)
@@ -469,7 +461,7 @@ def test_keys_that_are_over_are_thrown_out(root: Path, queue: blocking.Queue, mo
 # Claims
 
 
-def test_a_claim_that_was_never_made_gives_back_what_it_has(root: Path, queue: blocking.Queue) -> None:
+def test_a_claim_that_was_never_made_returns_what_it_has(root: Path, queue: blocking.Queue) -> None:
     queue.push("work")
     queue.claim("key", 1)
     (key,) = (root / "mail/.penstock/claim").glob("*/key")
@@ -577,18 +569,18 @@ def count_snapshots(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[Any]:
     made: list[Any] = []
 
     def counted(directories: Any) -> Any:
-        made.append(Snapshot(directories))
+        made.append(ItemSnapshot(directories))
         return made[-1]
 
-    monkeypatch.setattr(module, "Snapshot", counted)
+    monkeypatch.setattr(module, "ItemSnapshot", counted)
     return made
 
 
 def test_a_directory_is_not_listed_for_each_job(
     root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listings = count_snapshots(monkeypatch, line)
-    monkeypatch.setattr(line, "WORTH", 1e9)  # time must not decide here
+    listings = count_snapshots(monkeypatch, listing)
+    monkeypatch.setattr(listing, "WORTH", 1e9)  # time must not decide here
     for number in range(500):
         put(root, name(number))
     for number in range(500):
@@ -600,10 +592,10 @@ def test_a_directory_is_not_listed_for_each_job(
     assert len(listings) == 1
 
 
-def test_who_would_go_away_with_empty_hands_looks_again(
+def test_a_caller_that_would_get_nothing_lists_again(
     root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "WORTH", 1e9)
+    monkeypatch.setattr(listing, "WORTH", 1e9)
     for number in range(3):
         assert queue.reserve(0) is None
         put(root, name(number))
@@ -613,7 +605,7 @@ def test_who_would_go_away_with_empty_hands_looks_again(
 
 
 def test_pages_come_from_one_listing(root: Path, queue: blocking.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    listings = count_snapshots(monkeypatch, looking)
+    listings = count_snapshots(monkeypatch, scan)
     for number in range(1600):
         put(root, name(number), b"")
     assert [job.id for job in queue.jobs()] == [parse(name(number)).job_id for number in range(1600)]
@@ -719,10 +711,10 @@ async def test_a_closed_store_keeps_nothing_open(root: Path, form: str) -> None:
 
 def test_pulls_of_the_trigger_are_left_to_other_listeners(queue: blocking.Queue) -> None:
     fsq.trigger("mail")
-    with Waiter("mail", aside=True) as ours:
+    with QueueWatch("mail", aside=True) as ours:
         fsq.trigger_pull("mail")  # it finds somebody
         assert not ours.check()
-        with Waiter("mail") as theirs:
+        with QueueWatch("mail") as theirs:
             assert theirs.check()
 
 
@@ -741,8 +733,8 @@ def test_urls_that_name_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("url", ["fsq://host/path", "fsq:///x#y"])
-def test_urls_that_name_none_are_refused(url: str) -> None:
-    with pytest.raises(BadUrl, match="names no directory"):
+def test_urls_without_a_directory_are_refused(url: str) -> None:
+    with pytest.raises(BadUrl, match="must name a directory"):
         blocking.connect(url)
 
 
@@ -753,6 +745,6 @@ def test_options_are_switches(root: Path) -> None:
         blocking.connect(f"fsq:{root}", **{option: True})
 
 
-def test_a_root_that_can_not_be_is_told(tmp_path: Path) -> None:
+def test_a_root_that_can_not_be_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         blocking.connect(f"fsq:{tmp_path}/no/such").open()

@@ -19,7 +19,7 @@ from penstock.fsq.names import parse
 from penstock.queues import blocking
 from penstock.queues.dead_letter import FROM_QUEUE
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
-from tests.fsq.crash_walk import walk
+from tests.fsq.crash_walk import finds_fault, walk
 from tests.fsq.test_crashes import mixed
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -28,7 +28,7 @@ TREES_MIN = 100_000 if LONG else 10_000
 LAID_OUT_EVERY = 100
 LEASE = 1000.0
 FAR = 10**9  # seconds: whatever lease or delay there is, it is over then
-QUEUES = ("mail", "graves")
+QUEUES = ("mail", "given_up")
 UNREAD = [f"{queue}/tmp" for queue in QUEUES]  # drafts: the other tests look at those
 
 Action = Callable[[blocking.Store, blocking.Queue], Iterable[str]]
@@ -46,7 +46,7 @@ class Story:
         self.threads: list[list[Operation]] = []
 
     def store(self, sync: int = 1) -> blocking.Store:
-        return blocking.connect(f"fsq:{self.root}?sync={sync}", stats="memory:", dead_letter="2,graves")
+        return blocking.connect(f"fsq:{self.root}?sync={sync}", stats="memory:", dead_letter="2,given_up")
 
     def items(self) -> Iterator[Path]:
         """All items, wherever they are."""
@@ -102,7 +102,7 @@ def prepare(told: Story) -> None:
         queue = store.queue("mail", lease=LEASE)
         queue.push_many([f"dead {number}" for number in range(4)])
         queue.fail_many(queue.reserve_many(4), ["no luck"] * 4)
-        store.queue("graves").push("dead and delayed", delay=9 * LEASE, headers={FROM_QUEUE: "mail"})
+        store.queue("given_up").push("dead and delayed", delay=9 * LEASE, headers={FROM_QUEUE: "mail"})
         queue.push_many([f"job {number}" for number in range(24)])
         first = queue.reserve(0)
         assert first is not None
@@ -115,7 +115,7 @@ def prepare(told: Story) -> None:
 
 
 def taken(store: blocking.Store, queue: blocking.Queue, told: Story, verb: str, count: int) -> list[str]:
-    """Reserve some jobs and do something with them; gives what the caller was told."""
+    """Reserve some jobs and do something with them; return what the caller was told."""
     jobs = queue.reserve_many(count)
     assert len(jobs) == count
     if verb == "extend, ack":
@@ -132,7 +132,7 @@ def taken(store: blocking.Store, queue: blocking.Queue, told: Story, verb: str, 
     else:
         assert all(queue.fail_many(jobs, ["no"] * count))
     ends = {"ack": "gone 0", "extend, ack": "gone 0", "nack": "mail/queue 1", "nack later": "mail/later 1"}
-    ends |= {"release": "mail/queue 0", "fail": "graves/queue 0"}
+    ends |= {"release": "mail/queue 0", "fail": "given_up/queue 0"}
     return [f"{ends[verb]} {job.id}" for job in jobs]
 
 
@@ -141,12 +141,12 @@ def last_try(store: blocking.Store, queue: blocking.Queue) -> list[str]:
     job = queue.reserve(0)
     assert job is not None
     job.nack()
-    return [f"graves/queue 0 {job.id}"]
+    return [f"given_up/queue 0 {job.id}"]
 
 
 def redriven(store: blocking.Store, queue: blocking.Queue, ids: set[str]) -> list[str]:
-    graves = store.queue("graves")
-    assert graves.redrive(lambda job: job.id in ids) == len(ids)
+    given_up = store.queue("given_up")
+    assert given_up.redrive(lambda job: job.id in ids) == len(ids)
     return [f"mail/queue 0 {job_id}" for job_id in sorted(ids)]
 
 
@@ -160,7 +160,7 @@ def claimed(store: blocking.Store, queue: blocking.Queue, told: Story, key: str,
         assert all(queue.fail_many(jobs, ["no"] * 2))
     else:
         assert queue.nack_claim(key, LEASE if end == "later" else 0) == 2
-    ends = {"ack": "gone 0", "fail": "graves/queue 0", "later": "mail/later 1", "back": "mail/queue 1"}
+    ends = {"ack": "gone 0", "fail": "given_up/queue 0", "later": "mail/later 1", "back": "mail/queue 1"}
     return [f"{ends[end]} {job.id}" for job in jobs]
 
 
@@ -178,7 +178,7 @@ def popped(store: blocking.Store, queue: blocking.Queue, told: Story) -> list[st
 
 def record(told: Story) -> None:
     waiting = iter(sorted(Path(path).name for path in told.start if path.startswith("mail/queue/")))
-    dead = sorted(Path(path).name for path in told.start if path.startswith("graves/queue/"))
+    dead = sorted(Path(path).name for path in told.start if path.startswith("given_up/queue/"))
 
     def some(count: int) -> list[str]:
         return [next(waiting) for _ in range(count)]
@@ -189,7 +189,7 @@ def record(told: Story) -> None:
         told.act(partial(taken, told=told, verb=verb, count=2), *some(2))
     told.act(partial(redriven, ids={job_of(dead[0])}), dead[0])
     told.act(partial(redriven, ids={job_of(file) for file in dead[1:3]}), *dead[1:3])
-    told.act(partial(redriven, ids={job_of(Path(path).name) for path in told.start if "graves/.penstock" in path}))
+    told.act(partial(redriven, ids={job_of(Path(path).name) for path in told.start if "given_up/.penstock" in path}))
     for end in ("ack", "fail", "later", "back"):
         told.act(partial(claimed, told=told, key=end, end=end), *some(2))
     told.act(partial(pushed, delay=0))
@@ -301,17 +301,11 @@ def test_the_record_is_what_happened(story: Story) -> None:
 
 
 def faulty(told: Story, spoil: Callable[[Operation], bool]) -> bool:
-    for thread in told.threads:
-        left = told.left(strict=True)
-        for step in thread:
-            if not spoil(step):
-                left.play(step)
-            if any(complaints(told, tree, left.acks) for tree in left.trees()):
-                return True
-    return False
+    plans = ((thread, told.left(strict=True)) for thread in told.threads)
+    return finds_fault(plans, partial(complaints, told), spoil)
 
 
-@pytest.mark.parametrize("place", ["mail/queue", "mail/lease", "mail/later", "mail/claim", "graves/queue"])
+@pytest.mark.parametrize("place", ["mail/queue", "mail/lease", "mail/later", "mail/claim", "given_up/queue"])
 def test_a_missing_sync_would_be_noticed(story: Story, place: str) -> None:
     assert not faulty(story, lambda step: False)
     assert faulty(story, lambda step: step.kind == "sync_directory" and place_of(step.path) == place)

@@ -21,7 +21,7 @@ from penstock.fsq.names import parse
 from penstock.fsq.reserved import KEY_FILE, key_name
 from penstock.queues import blocking
 from tests.fsq.crash_model import Left, Operation, RecordingDisk, Tree, lay_out, shared_directories
-from tests.fsq.crash_walk import walk
+from tests.fsq.crash_walk import finds_fault, walk
 from tests.fsq.test_crashes import mixed
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -266,14 +266,8 @@ def test_the_record_is_what_happened(story: Story) -> None:
 
 
 def faulty(told: Story, spoil: Callable[[Operation], bool]) -> bool:
-    for thread in told.threads:
-        left = Left(told.start, strict=True)
-        for step in thread:
-            if not spoil(step):
-                left.play(step)
-            if any(complaints(told, tree, left.acks) for tree in left.trees()):
-                return True
-    return False
+    plans = ((thread, Left(told.start, strict=True)) for thread in told.threads)
+    return finds_fault(plans, partial(complaints, told), spoil)
 
 
 @pytest.mark.parametrize("place", ["queue", "lease", "later", "done", "claim"])

@@ -15,7 +15,7 @@ from penstock.errors import StoreError
 from penstock.fsq import constants
 from penstock.job import JobState
 from penstock.queues import blocking
-from tests.fsq.neighbours import GROUP, MEMBER, Victim, as_member, hard_link, let_in, needs_root
+from tests.fsq.other_user import GROUP, MEMBER, Victim, as_member, hard_link, let_in, needs_root, replace_by_link
 
 pytestmark = needs_root
 
@@ -43,15 +43,6 @@ def queue(root: Path) -> Iterator[blocking.Queue]:
 @pytest.fixture
 def victim(tmp_path: Path) -> Victim:
     return Victim(tmp_path / "victim", [NAME, "secret"])
-
-
-def replace_by_link(path: Path, target: Path) -> None:
-    def attack() -> None:
-        if path.exists():
-            path.rename(path.with_name(path.name + ".away"))
-        path.symlink_to(target)
-
-    as_member(attack)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +130,43 @@ def test_a_key_that_names_a_path_is_not_followed(root: Path, queue: blocking.Que
     digest = sha256(job_id.encode()).hexdigest()[:32]
     as_member(lambda: _replace(root / "mail/.penstock/unique/job" / digest, "../../../../../victim/secret"))
     assert queue.remove(job_id)
+    victim.check()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_value_that_is_something_else_is_refused(
+    root: Path, queue: blocking.Queue, victim: Victim, kind: str
+) -> None:
+    queue.store.put_value("key", "text", ttl=1000)
+    path = root / ".penstock-values/key"
+    path.unlink()
+    path.symlink_to(victim.path / "secret") if kind == "link" else os.mkfifo(path)
+    with pytest.raises(StoreError, match="must be a regular file"):
+        queue.store.value("key")
+    queue.store.put_value("key", "again", ttl=1000)
+    assert queue.store.value("key") == "again"
+    victim.check()
+
+
+def test_the_directory_of_values_is_no_link_of_a_member(root: Path, queue: blocking.Queue, victim: Victim) -> None:
+    path = root / ".penstock-values"
+    path.symlink_to(victim.path)
+    os.chown(path, MEMBER, -1, follow_symlinks=False)
+    for call in (lambda: queue.store.put_value("key", "text", ttl=1000), lambda: queue.store.value("secret")):
+        with pytest.raises(StoreError, match="must be a directory, or a link of root"):
+            call()
+    victim.check()
+
+
+def test_nothing_but_values_is_removed_when_their_time_is_over(
+    root: Path, queue: blocking.Queue, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.queues.stores.fsq.driver.VALUES_SWEEP", 1)
+    (root / ".penstock-values").symlink_to(victim.path)  # a link of the administrator's is followed
+    queue.store.put_value("old", "text", ttl=0)
+    queue.store.put_value("key", "text", ttl=1000)
+    assert not (victim.path / "old").exists()
+    (victim.path / "key").unlink()
     victim.check()
 
 

@@ -26,23 +26,17 @@ from penstock.fsq import auditing, constants, files
 from penstock.fsq.names import parse
 from penstock.fsq.reserved import bring_back
 from penstock.queues import blocking
-from penstock.queues.stores.fsq import moving
+from penstock.queues.stores.fsq import mover
 from tests.fsq import original, programs, small_disk
-from tests.fsq.test_refusals import as_nobody
+from tests.fsq.other_user import as_nobody
 from tests.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("root")
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 LEASE = 1000.0
 ROUNDS = 60 if LONG else 8
 WAIT_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "root"
-    directory.mkdir()
-    with constants.using(FSQ_ROOT=str(directory), FSQ_SYNC=0):
-        yield directory
 
 
 def connect(root: Path, **options: Any) -> blocking.Store:
@@ -52,7 +46,7 @@ def connect(root: Path, **options: Any) -> blocking.Store:
 # Killed at any step
 
 
-class MortalDisk(files.Disk):
+class MortalDisk(files.FileSystem):
     """Kills its process at one of its calls, before or after it was made."""
 
     def __init__(self, at: int, is_after: bool) -> None:
@@ -124,7 +118,7 @@ STEPS: dict[str, Callable[[blocking.Queue], object]] = {
     "claim taken up": lambda queue: queue.claim("old", 2),
     "remove": lambda queue: queue.remove(*[job.id for job in queue.peek()]),
     "purge": lambda queue: queue.purge(),
-    "redrive": lambda queue: queue.store.queue("graves").redrive(),
+    "redrive": lambda queue: queue.store.queue("given_up").redrive(),
     "look": look_later,
 }
 # What may be gone if the process that ends it was killed before it could say so; and what may be there or not.
@@ -133,8 +127,8 @@ NEW = {"new", "newer"}
 
 
 def prepare(root: Path) -> set[str]:
-    """A queue with jobs in all states, and one among the dead; gives their payloads."""
-    with connect(root, dead_letter="9,graves") as store:
+    """A queue with jobs in all states, and one among the dead; return their payloads."""
+    with connect(root, dead_letter="9,given_up") as store:
         queue = store.queue("mail", lease=LEASE)
         queue.push("dead")
         reserved(queue).fail("why")
@@ -165,7 +159,7 @@ def killed_in(root: Path, step: str, at: int, is_after: bool) -> bool:
     pid = os.fork()
     if pid == 0:
         try:
-            with connect(root, dead_letter="9,graves", stats="memory:") as store:
+            with connect(root, dead_letter="9,given_up", stats="memory:") as store:
                 files.disk = MortalDisk(at, is_after)
                 STEPS[step](store.queue("mail", lease=LEASE))
             os._exit(0)
@@ -426,19 +420,13 @@ def test_workers_and_scanners_run_each_item_once(root: Path, tmp_path: Path) -> 
 @pytest.fixture(params=small_disk.KINDS)
 def little_room(root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A root on a disk of a megabyte."""
-    where = root / "small"
-    where.mkdir()
-    if request.param == "injected":
-        monkeypatch.setattr(files, "disk", small_disk.SmallDisk())
+    with small_disk.small_root(root, request.param, monkeypatch) as where:
         yield where
-    else:
-        with small_disk.mounted(where):
-            yield where
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("size", [0, 50_000])
-def test_a_full_disk_is_told_and_loses_nothing(little_room: Path, size: int) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(little_room: Path, size: int) -> None:
     with connect(little_room) as store:
         queue = store.queue("mail", lease=LEASE)
         ids = []
@@ -460,8 +448,8 @@ def test_a_full_disk_is_told_and_loses_nothing(little_room: Path, size: int) -> 
         assert all(queue.ack_many(jobs))
 
 
-def test_a_batch_that_only_partly_appears_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class NarrowDisk(files.Disk):
+def test_a_batch_that_only_partly_appears_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NarrowDisk(files.FileSystem):
         links = 0
 
         def link(self, source: str, target: str) -> None:
@@ -482,7 +470,7 @@ def test_a_batch_that_only_partly_appears_is_told(root: Path, monkeypatch: pytes
 
 
 def test_a_sync_that_fails_leaves_the_outcome_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class WornDisk(files.Disk):
+    class WornDisk(files.FileSystem):
         def sync_directory(self, path: str) -> None:
             raise OSError(5, "Input/output error")
 
@@ -507,7 +495,7 @@ def open_to_all(root: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a directory of somebody else")
-def test_who_may_only_look_can_look_and_is_told_for_the_rest(root: Path) -> None:
+def test_a_user_who_may_only_read_can_read_and_gets_errors_for_the_rest(root: Path) -> None:
     with connect(root) as store:
         queue = store.queue("mail")
         queue.push_many(["one", "two"])
@@ -572,7 +560,7 @@ def test_an_item_that_may_not_be_read_stands_in_nobodys_way(root: Path) -> None:
 def test_nobody_brings_back_what_is_just_being_moved(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far_ms = int((time.time() + 9 * LEASE) * 1000)
 
-    class BusyDisk(files.Disk):
+    class BusyDisk(files.FileSystem):
         """After each step of the move, somebody looks by a clock that is far ahead."""
 
         is_looking = False
@@ -584,38 +572,38 @@ def test_nobody_brings_back_what_is_just_being_moved(root: Path, monkeypatch: py
                 assert bring_back(str(root / "mail"), far_ms) == []
                 self.is_looking = False
 
-    with connect(root, dead_letter="1,graves") as store:
+    with connect(root, dead_letter="1,given_up") as store:
         queue = store.queue("mail", lease=LEASE)
         queue.push("work")
         job = reserved(queue)
-        store.queue("graves").pause()
-        store.queue("graves").resume()  # it is installed now: that is no step of the move
+        store.queue("given_up").pause()
+        store.queue("given_up").resume()  # it is installed now, which isn't a step of the move
         with monkeypatch.context() as patch:
             patch.setattr(files, "disk", BusyDisk())
             job.fail("no")
-        assert (queue.total(), store.queue("graves").total()) == (0, 1)
+        assert (queue.total(), store.queue("given_up").total()) == (0, 1)
 
 
 def test_many_jobs_are_moved_in_turns(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "TOGETHER", 2)
-    with connect(root, dead_letter="1,graves") as store:
-        queue, graves = store.queue("mail", lease=LEASE), store.queue("graves")
+    monkeypatch.setattr(mover, "TOGETHER", 2)
+    with connect(root, dead_letter="1,given_up") as store:
+        queue, given_up = store.queue("mail", lease=LEASE), store.queue("given_up")
         queue.push_many(range(5))
         assert all(queue.fail_many(queue.reserve_many(5), ["no"] * 5))
-        assert (queue.total(), graves.total()) == (0, 5)
-        assert graves.redrive() == 5
+        assert (queue.total(), given_up.total()) == (0, 5)
+        assert given_up.redrive() == 5
         assert [job.payload for job in queue.jobs()] == [0, 1, 2, 3, 4]
     assert list(root.glob("*/.penstock/lease/*")) == list(root.glob("*/tmp/*")) == []
 
 
 def test_a_move_to_another_file_system_stores_before_it_removes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class TwoDisks(files.Disk):
+    class TwoDisks(files.FileSystem):
         def rename(self, source: str, target: str) -> None:
-            if "/graves/" in target and "/mail/" in source:
+            if "/given_up/" in target and "/mail/" in source:
                 raise OSError(18, "Invalid cross-device link")
             super().rename(source, target)
 
-    with connect(root, dead_letter="1,graves") as store:
+    with connect(root, dead_letter="1,given_up") as store:
         queue = store.queue("mail")
         job_id = queue.push("work")
         job = reserved(queue)
@@ -623,5 +611,5 @@ def test_a_move_to_another_file_system_stores_before_it_removes(root: Path, monk
             patch.setattr(files, "disk", TwoDisks())
             job.fail("no")
         assert queue.total() == 0
-        (dead,) = store.queue("graves").peek()
+        (dead,) = store.queue("given_up").peek()
         assert (dead.id, dead.payload, dead.headers["x-dl-error"]) == (job_id, "work", "no")

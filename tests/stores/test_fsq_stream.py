@@ -10,20 +10,13 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
 from penstock import blocking, fsq
-from penstock.fsq import constants
 from tests.fsq import original, programs
-from tests.spark.drive import Crash, Logs, Query
+from tests.spark.stream_driver import Crash, Logs, Query
+
+pytestmark = pytest.mark.usefixtures("root")
 
 JOBS = 5
 LEASE = 600.0
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path) -> Iterator[Path]:
-    directory = tmp_path / "root"
-    directory.mkdir()
-    with constants.using(FSQ_ROOT=str(directory), FSQ_SYNC=0):
-        yield directory
 
 
 @pytest.fixture

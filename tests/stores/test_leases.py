@@ -1,4 +1,4 @@
-"""Leases: who has one holds the job alone, who lost it changes nothing, and a job ends once."""
+"""Leases: a worker with one has the job alone, one that lost it changes nothing, and a job ends once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_job_that_is_given_back_with_a_delay_is_not_early(place: Place) 
 
 
 @needs(Capability.RESERVE)
-async def test_a_lease_that_is_over_gives_the_job_again_with_a_try_more(place: Place) -> None:
+async def test_a_lease_that_is_over_returns_the_job_again_with_a_try_more(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         job_id = await queue.push("work")
@@ -216,7 +216,7 @@ async def test_a_block_acks_at_its_end(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_a_block_that_raises_gives_the_job_back(place: Place) -> None:
+async def test_a_block_that_raises_returns_the_job(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -230,7 +230,7 @@ async def test_a_block_that_raises_gives_the_job_back(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_a_block_that_raises_after_its_lease_was_lost_tells_what_went_wrong(place: Place) -> None:
+async def test_a_block_that_raises_after_its_lease_was_lost_says_what_went_wrong(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -241,7 +241,7 @@ async def test_a_block_that_raises_after_its_lease_was_lost_tells_what_went_wron
 
 
 @needs(Capability.RESERVE, Capability.EXTEND, Capability.TOKEN)
-async def test_batches_tell_for_each_job_whether_it_was_still_held(place: Place) -> None:
+async def test_batches_say_for_each_job_whether_it_was_still_held(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), lease=1000)
         await queue.push_many(range(4))

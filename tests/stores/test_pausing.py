@@ -9,7 +9,7 @@ from penstock.errors import CallerError
 from tests.stores.harness import PATIENCE, Place, needs
 
 
-async def test_a_paused_queue_gives_nothing_until_it_is_resumed(place: Place) -> None:
+async def test_a_paused_queue_returns_nothing_until_it_is_resumed(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -71,7 +71,7 @@ async def test_a_pause_is_of_one_queue(place: Place) -> None:
 
 
 @needs(Capability.SHARED_PAUSE)
-async def test_a_pause_outlives_who_made_it(place: Place) -> None:
+async def test_a_pause_outlives_its_maker(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -95,7 +95,7 @@ async def test_queues_are_listed(place: Place) -> None:
         assert names == sorted(set(names))
 
 
-async def test_queues_are_made_anew_as_they_were(place: Place) -> None:
+async def test_queues_are_made_again_as_they_were(place: Place) -> None:
     limit = DeadLetter(4, place.new_name("dead"))
     async with place.connect() as store:
         queue = store.queue(place.new_name(), dead_letter=limit, lease=77, codec="text", poll=11)

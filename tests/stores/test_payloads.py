@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import sys
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from penstock.cli import queues as commands
 from penstock.codec import DEPTH_MAX
 from penstock.errors import BadPayload, CallerError
 from penstock.queues import blocking
-from penstock.queues.blocking.migration import copy
+from penstock.queues.blocking.migration import move as move_jobs
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
 # They come back as themselves.
@@ -161,14 +162,14 @@ async def test_every_payload_is_the_same_after_a_move_to_another_store_and_back(
     names = list(PUSHES)
 
     def move() -> None:
-        options = {**place.kind.options, "name": place.namespace}
+        options = {**place.kind.options, "namespace": place.namespace}
         with blocking.connect(place.url, **options) as store, blocking.connect(f"memory:{place.namespace}") as other:
             here, there = store.queue(place.new_name()), other.queue("there")
             here.push_many([pushed for pushed, _ in PUSHES.values()])
-            assert copy(here, there) == len(names)
+            assert move_jobs(here, there) == len(names)
             for name, job in zip(names, there.peek(len(names)), strict=True):
                 wrong.note_job(place, f"{name}", job)
-            assert copy(there, here) == len(names)
+            assert move_jobs(there, here) == len(names)
             for name, job in zip(names, here.pop_many(len(names), PATIENCE), strict=True):
                 wrong.note_job(place, name, job)
 
@@ -179,8 +180,12 @@ async def test_every_payload_is_the_same_after_a_move_to_another_store_and_back(
 # The command line
 
 
+# What is stored as bytes, by the flag that says so.
+AS_BYTES = {Differs.NO_NULL: NoneType, Differs.NO_FALSY: str | int}
+
+
 def run_push(place: Place, body: bytes, *words: str) -> str:
-    """Push standard input with `penstock push`; gives the queue's name."""
+    """Push standard input with `penstock push`; return the queue's name."""
     queue = place.new_name()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body)))
@@ -196,6 +201,8 @@ async def test_bodies_of_the_command_line_are_read_as_any_bytes_are(place: Place
             wrong.note(name, job.payload, payload)
             if not store._driver.keeps_payloads:
                 wrong.note(f"body of {name}", job.body, body)
+            elif not payload and any(place.differs(how) for how, kind in AS_BYTES.items() if isinstance(payload, kind)):
+                continue
             elif not isinstance(payload, bytes) and name not in {"a zero byte", "an escaped surrogate"}:
                 # Peers of Keuss see a value, not a Buffer; but jsonb has no room for these two.
                 wrong.note(f"value of {name}", job.stored.payload, payload)

@@ -53,7 +53,7 @@ LISTENING = f"SELECT 1 {OTHERS} AND query LIKE 'LISTEN%'"
 
 
 def end_all(admin: Any) -> int:
-    """End all sessions of stores, as an administrator or a failover would; give how many."""
+    """End all sessions of stores, as an administrator or a failover would; return how many."""
     pids = [pid for pid, _ in admin.execute(f"SELECT pid, pg_terminate_backend(pid) {OTHERS}").fetchall()]
     wait_until(lambda: not admin.execute("SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", (pids,)).fetchall())
     return len(pids)
@@ -68,7 +68,7 @@ async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, call, *args)
 
 
-async def test_who_waits_goes_on_after_its_sessions_were_ended(
+async def test_a_waiting_caller_goes_on_after_its_sessions_were_ended(
     postgres_database: str, admin: Any, connect: Callable[..., Any]
 ) -> None:
     async with connect(postgres_database, poll=NEVER) as store, penstock.connect(postgres_database) as other:
@@ -88,7 +88,7 @@ async def test_who_waits_goes_on_after_its_sessions_were_ended(
 async def test_an_idle_connection_that_the_server_ends_leaves_the_event_loop_alone(
     postgres_database: str, admin: Any
 ) -> None:
-    """The end of a connection makes its socket readable for ever: a loop that goes on watching it never rests."""
+    """The end of a connection makes its socket readable forever: a loop that goes on watching it never rests."""
     async with penstock.connect(postgres_database) as store:
         queue = store.queue("mail")
         await queue.push("one")
@@ -119,7 +119,7 @@ async def test_a_reserve_that_is_cut_off_is_done_again(
 
 
 @pytest.mark.parametrize("way", ["push", "pop"])
-async def test_the_outcome_of_what_must_not_be_done_twice_is_told_to_be_unknown(
+async def test_the_outcome_of_what_must_not_be_done_twice_is_reported_as_unknown(
     postgres_database: str, admin: Any, connect: Callable[..., Any], way: str
 ) -> None:
     psycopg = need_module("psycopg")
@@ -155,7 +155,7 @@ async def test_what_may_be_done_again_is_a_lost_connection(postgres_database: st
 
 
 @pytest.mark.parametrize("way", ["pop", "reserve"])
-async def test_a_call_that_is_cancelled_gives_back_what_came_too_late(
+async def test_a_call_that_is_cancelled_returns_what_came_too_late(
     postgres_database: str, admin: Any, way: str
 ) -> None:
     psycopg = need_module("psycopg")
@@ -259,7 +259,7 @@ def poor(admin: Any, postgres_database: str) -> Iterator[str]:
     admin.execute("DROP ROLE poor")
 
 
-async def test_a_role_without_rights_is_told_which_it_needs(postgres_database: str, poor: str) -> None:
+async def test_the_error_for_a_role_without_rights_says_which_it_needs(postgres_database: str, poor: str) -> None:
     async with penstock.connect(poor) as store:
         with pytest.raises(StoreError, match=r"permission denied.*CREATE on the schema"):
             await store.queue("mail").push(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from penstock.queues.stores.postgres.aio import unique as postgres_keys
 from penstock.queues.stores.postgres.names import index_of, table_of
 from penstock.queues.stores.postgres.sql import IS_TAKEN, creation
 from tests.processes import need_module, wait_until
-from tests.servers import PostgresServer
 from tests.stores.harness import PATIENCE
-from tests.stores.postgres_look import columns, indexes, rows
+from tests.stores.postgres_query import columns, indexes, rows
 
 pytestmark = pytest.mark.system
 
@@ -31,13 +29,6 @@ ODD_NAMES = [
     "x" * 56,
     "ü" * 28,
 ]
-
-
-@pytest.fixture
-def database(postgres_server: PostgresServer, postgres_database: str) -> Iterator[Any]:
-    """A connection to the test's database, which is empty; each statement is a transaction."""
-    with postgres_server.connect(postgres_database.rpartition("/")[2]) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -98,7 +89,7 @@ async def test_a_table_of_another_form_is_refused(url: str, database: Any, colum
                 await call(store.queue("mail"))
 
 
-async def test_a_queue_whose_table_was_dropped_begins_anew(url: str, database: Any) -> None:
+async def test_a_queue_whose_table_was_dropped_starts_again(url: str, database: Any) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push(1)
@@ -110,7 +101,7 @@ async def test_a_queue_whose_table_was_dropped_begins_anew(url: str, database: A
         assert (await queue.pop(0)).payload == 3
 
 
-async def test_a_dead_letter_queue_whose_table_was_dropped_begins_anew(url: str, database: Any) -> None:
+async def test_a_dead_letter_queue_whose_table_was_dropped_starts_again(url: str, database: Any) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         await queue.push_many([1, 2])
@@ -120,7 +111,7 @@ async def test_a_dead_letter_queue_whose_table_was_dropped_begins_anew(url: str,
         assert [dead.payload for dead in await store.dead_letters().peek()] == [2]
 
 
-async def test_looking_makes_no_table(url: str, database: Any) -> None:
+async def test_reading_makes_no_table(url: str, database: Any) -> None:
     async with penstock.connect(url) as store:
         queue = store.queue("mail")
         assert [await queue.pop(0), await queue.reserve(0), await queue.peek(), await queue.purge()] == [
@@ -212,7 +203,7 @@ async def test_many_that_make_the_same_queue_at_the_same_time(url: str, database
     assert len(indexes(database, "_k_tbl_mail")) == 2
 
 
-async def test_a_peer_that_makes_the_index_while_we_look(
+async def test_a_peer_that_makes_the_index_while_we_check(
     url: str, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with penstock.connect(url) as store:

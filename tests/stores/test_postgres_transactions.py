@@ -41,7 +41,7 @@ async def test_a_push_that_is_rolled_back_is_not_there(postgres_database: str) -
         assert [job.payload for job in await queue.pop_many(10)] == ["yes"]
 
 
-async def test_the_job_comes_with_the_commit_and_wakes_who_waits(postgres_database: str) -> None:
+async def test_the_job_comes_with_the_commit_and_wakes_waiting_callers(postgres_database: str) -> None:
     async with (
         penstock.connect(postgres_database, poll=NEVER) as store,
         penstock.connect(postgres_database) as other,

@@ -19,7 +19,7 @@ from penstock.queues.stores.redis.aio import ordered as redis_oq
 from penstock.queues.stores.redis.keys import oq_keys
 from tests.server_fixtures import StartRedis
 from tests.servers import RedisServer
-from tests.stores.redis_places import FORMS, HASH, INDEX, NAMESPACE, Raw, connect, new_name, oq_url
+from tests.stores.redis_stores import FORMS, HASH, INDEX, NAMESPACE, Raw, connect, new_name, oq_url
 
 pytestmark = pytest.mark.system
 
@@ -79,7 +79,7 @@ async def test_bytes_are_base64_with_a_type(form: str, url: str, raw: Raw) -> No
 async def test_delay_time_and_tries_are_stored_as_keuss_does(form: str, url: str, raw: Raw) -> None:
     async with connect(form, url) as store:
         queue = store.queue(raw.queue)
-        timed = await queue.push(1, mature=2_000_000_000.5, tries=3)
+        timed = await queue.push(1, at=2_000_000_000.5, tries=3)
         assert (raw.score(timed), raw.element(timed)["mature"], raw.element(timed)["tries"]) == (
             2_000_000_000_500,
             2_000_000_000_500,
@@ -90,7 +90,7 @@ async def test_delay_time_and_tries_are_stored_as_keuss_does(form: str, url: str
         assert before + 1500 <= raw.score(delayed) <= raw.now_ms() + 1500
 
 
-@pytest.mark.parametrize("when", [{"mature": 5}, {"mature": 0}], ids=["five seconds", "zero"])
+@pytest.mark.parametrize("when", [{"at": 5}, {"at": 0}], ids=["five seconds", "zero"])
 async def test_no_score_is_too_short_for_keuss(form: str, url: str, raw: Raw, when: dict[str, float]) -> None:
     async with connect(form, url) as store:
         job_id = await store.queue(raw.queue).push(1, **when)
@@ -189,7 +189,7 @@ async def test_whatever_a_peer_does_to_a_job_makes_the_token_stale(form: str, ur
                     await end()
 
 
-async def test_a_lease_made_anew_in_the_same_moment_ends_later(form: str, url: str, raw: Raw) -> None:
+async def test_a_lease_made_again_in_the_same_moment_ends_later(form: str, url: str, raw: Raw) -> None:
     """Its end is what tells it from the one before."""
     async with connect(form, url) as store:
         queue = store.queue(raw.queue, lease=60)
@@ -384,7 +384,7 @@ async def test_odd_scores_in_the_future_wait(form: str, url: str, raw: Raw, scor
 # Looking
 
 
-async def test_a_look_goes_on_behind_jobs_that_are_gone(form: str, url: str, raw: Raw) -> None:
+async def test_a_read_goes_on_behind_jobs_that_are_gone(form: str, url: str, raw: Raw) -> None:
     ids = [f"job{number:03}" for number in range(60)]
     for job_id in ids:
         raw.put_element(job_id, ANCIENT)  # all of the same time: only their ids tell them apart
@@ -406,7 +406,7 @@ async def test_a_look_goes_on_behind_jobs_that_are_gone(form: str, url: str, raw
         assert seen == ids
 
 
-async def test_sizes_tell_reserved_and_scheduled_apart_up_to_a_limit(
+async def test_sizes_distinguish_reserved_and_scheduled_up_to_a_limit(
     form: str, url: str, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(form, url) as store:
@@ -554,7 +554,7 @@ async def test_a_full_redis_refuses_jobs_and_can_be_emptied(form: str, start_red
         await queue.push("again")
 
 
-async def test_a_key_of_another_kind_is_told(form: str, url: str, raw: Raw) -> None:
+async def test_a_key_of_another_kind_is_reported(form: str, url: str, raw: Raw) -> None:
     raw.client.set(INDEX + raw.queue, "mine")
     async with connect(form, url) as store:
         with pytest.raises(StoreError, match="another program keeps something else"):
@@ -598,7 +598,7 @@ async def test_a_consumer_without_options_leaves_those_that_are_there(form: str,
 
 async def test_queues_of_other_namespaces_are_not_listed(form: str, url: str, raw: Raw) -> None:
     strange = new_name("n[a]*?")
-    async with connect(form, url, name=strange) as store, connect(form, url, name=strange + "x") as other:
+    async with connect(form, url, namespace=strange) as store, connect(form, url, namespace=strange + "x") as other:
         for one, name in ((store, "here"), (other, "there")):
             queue = one.queue(f"{raw.queue}-{name}")
             await queue.push(1)

@@ -24,13 +24,14 @@ from penstock.errors import (
     Unsupported,
 )
 from penstock.queues import blocking
+from penstock.queues.stores.redis.blocking import link as redis_link
 from tests.certificates import Authority
 from tests.processes import free_port, wait_until
 from tests.redis_groups import RedisCluster, RedisSentinel
 from tests.server_fixtures import StartRedis
 from tests.servers import RedisServer
 from tests.stores.cutting_proxy import CuttingProxy
-from tests.stores.redis_places import FORMS, connect, new_name, oq_url
+from tests.stores.redis_stores import FORMS, connect, new_name, oq_url
 
 pytestmark = pytest.mark.system
 
@@ -148,7 +149,7 @@ async def test_a_password_is_wanted_and_given(form: str, start_redis: StartRedis
         assert "secret" not in repr(store)
 
 
-async def test_missing_rights_are_told(form: str, start_redis: StartRedis) -> None:
+async def test_missing_rights_are_reported(form: str, start_redis: StartRedis) -> None:
     server = start_redis(appendonly="no")
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "tom", "on", ">pw", "~nothing", "+@all")
@@ -211,10 +212,10 @@ async def test_tls_that_fails_says_what_to_give(form: str, tls_server: Any) -> N
                 pass
 
 
-# Servers that are not there, and addresses that are none
+# Servers that are not there, and addresses that can't be
 
 
-async def test_a_server_that_is_not_there_is_told(form: str) -> None:
+async def test_a_server_that_is_not_there_is_reported(form: str) -> None:
     with pytest.raises(ConnectionLost, match=r"can't reach Redis at redis\+oq://127\.0\.0\.1:1.* Start it"):
         async with connect(form, "redis+oq://127.0.0.1:1"):
             pass
@@ -240,7 +241,7 @@ async def test_a_socket_of_this_machine_can_be_used(form: str, start_redis: Star
         await _works(store, "q")
 
 
-async def test_a_replica_is_told(form: str, redis_sentinel: RedisSentinel) -> None:
+async def test_a_replica_is_reported(form: str, redis_sentinel: RedisSentinel) -> None:
     async with connect(form, oq_url(redis_sentinel.replica), stats="memory:") as store:
         with pytest.raises(StoreError, match="it is a replica"):
             await store.queue("q").push(1)
@@ -329,7 +330,7 @@ def test_a_forked_child_has_connections_of_its_own(redis_server: RedisServer) ->
         assert queue.pop(timeout=PATIENCE).payload == "child"
 
 
-async def test_a_pop_whose_answer_is_lost_is_told(form: str, proxy: CuttingProxy) -> None:
+async def test_a_pop_whose_answer_is_lost_is_reported(form: str, proxy: CuttingProxy) -> None:
     async with connect(form, f"redis+oq://127.0.0.1:{proxy.port}") as store:
         queue = store.queue(new_name())
         await queue.push_many([0, 1, 2])
@@ -357,7 +358,7 @@ async def test_a_reserve_whose_answer_is_lost_goes_on_waiting(form: str, proxy: 
         assert await queue.total() == 1
 
 
-async def test_who_waits_is_told_by_a_new_link_after_the_old_one_broke(form: str, start_redis: StartRedis) -> None:
+async def test_a_waiting_caller_hears_by_a_new_link_after_the_old_one_broke(form: str, start_redis: StartRedis) -> None:
     server = start_redis()
     async with connect(form, oq_url(server)) as store, connect(form, oq_url(server)) as other:
         queue = store.queue("q")
@@ -373,7 +374,7 @@ async def test_who_waits_is_told_by_a_new_link_after_the_old_one_broke(form: str
         assert (await asyncio.wait_for(waiting, PATIENCE)).payload == "at last"
 
 
-async def test_a_listener_hears_again_and_is_told_that_it_missed_something(start_redis: StartRedis) -> None:
+async def test_a_listener_hears_again_and_learns_that_it_missed_something(start_redis: StartRedis) -> None:
     server = start_redis(appendonly="no")
     heard: list[str] = []
     async with connect("aio", oq_url(server)) as store:
@@ -390,7 +391,7 @@ async def test_a_listener_hears_again_and_is_told_that_it_missed_something(start
         assert heard == ["one", "", "two"]
 
 
-def test_a_subscription_hears_again_and_is_told_that_it_missed_something(start_redis: StartRedis) -> None:
+def test_a_subscription_hears_again_and_learns_that_it_missed_something(start_redis: StartRedis) -> None:
     server = start_redis(appendonly="no")
     with blocking.connect(oq_url(server)) as store:
         subscription = store._services.signal.subscribe("channel")
@@ -518,7 +519,7 @@ async def test_the_master_is_found_through_sentinel(form: str, redis_sentinel: R
         await _works(store, new_name())
 
 
-async def test_an_unknown_master_is_told(form: str, redis_sentinel: RedisSentinel) -> None:
+async def test_an_unknown_master_is_reported(form: str, redis_sentinel: RedisSentinel) -> None:
     host, port = redis_sentinel.address
     with pytest.raises(ConnectionLost, match="the master 'nobody'"):
         async with connect(form, f"redis+oq:///0?sentinel={host}:{port}&master=nobody"):
@@ -616,7 +617,7 @@ async def test_a_list_has_any_plain_name_in_a_cluster(form: str, redis_cluster: 
             assert await queue.purge() == 2
 
 
-async def test_who_waits_in_a_cluster_hears_of_jobs(form: str, redis_cluster: RedisCluster) -> None:
+async def test_a_waiting_caller_in_a_cluster_hears_of_jobs(form: str, redis_cluster: RedisCluster) -> None:
     url = _cluster_url(redis_cluster)
     async with connect(form, url) as store, connect(form, url) as other:
         names = [new_name(f"{{{tag}}}") for tag in "abc"]
@@ -646,7 +647,7 @@ async def test_jobs_move_within_a_cluster(form: str, redis_cluster: RedisCluster
 
 
 async def test_the_default_dead_letters_work_in_a_cluster(form: str, redis_cluster: RedisCluster) -> None:
-    async with connect(form, _cluster_url(redis_cluster), dead_letter="1", name=new_name("ns")) as store:
+    async with connect(form, _cluster_url(redis_cluster), dead_letter="1", namespace=new_name("ns")) as store:
         queue, dead = store.queue(new_name("{a}")), store.dead_letters()
         await queue.push("work")
         await (await queue.reserve(timeout=PATIENCE)).nack(error="broken")
@@ -662,7 +663,7 @@ async def test_the_default_dead_letters_work_in_a_cluster(form: str, redis_clust
 async def test_names_of_dead_letters_are_checked_before_the_first_job(form: str, redis_cluster: RedisCluster) -> None:
     async with connect(form, _cluster_url(redis_cluster)) as store:
         with pytest.raises(CallerError, match=r"the name of the dead-letter queue .* needs a hash tag"):
-            store.queue("{a}", dead_letter=DeadLetter(3, "graves"))
+            store.queue("{a}", dead_letter=DeadLetter(3, "given-up"))
 
 
 def _before_the_end(store: Any, form: str, monkeypatch: pytest.MonkeyPatch, between: Callable[[], Any]) -> None:
@@ -825,3 +826,20 @@ async def test_pages_of_a_list_are_read_from_its_old_end(form: str, redis_server
         assert [job.payload for job in await queue.peek(3)] == [0, 1, 2]
         assert await queue.peek(3, state="scheduled") == []
         assert await queue.purge() == 1234
+
+
+def test_the_reply_of_a_call_that_was_interrupted_is_for_no_other_call(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking.connect(oq_url(redis_server)) as store:
+        queue = store.queue(new_name())
+        job_id = queue.push("first")
+
+        def interrupted(connection: object, count: int) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(redis_link, "_replies", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                queue.push("second")
+        assert [job.id for job in queue.peek(1)] == [job_id]

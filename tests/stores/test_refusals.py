@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import penstock
+import penstock.blocking
 from penstock import Capability, Push
 from penstock.errors import BadUrl, CallerError, Unsupported
 from tests.stores.harness import PATIENCE, Place, needs
@@ -19,8 +21,8 @@ BAD_PUSHES: list[tuple[Capability | None, dict[str, Any]]] = [
     (Capability.DELAY, {"delay": -0.001}),
     (Capability.DELAY, {"delay": timedelta(seconds=-1)}),
     (Capability.DELAY, {"delay": "soon"}),
-    (Capability.DELAY, {"mature": -5}),
-    (Capability.DELAY, {"mature": datetime(2030, 1, 1)}),  # noqa: DTZ001 - what is refused is that it has no zone
+    (Capability.DELAY, {"at": -5}),
+    (Capability.DELAY, {"at": datetime(2030, 1, 1)}),  # noqa: DTZ001 - what is refused is that it has no zone
     (Capability.HEADERS, {"headers": {1: 2}}),
     (Capability.UNIQUE, {"unique": 17}),
     (Capability.UNIQUE, {"unique": 0}),
@@ -53,8 +55,8 @@ BAD_OPTIONS: list[dict[str, Any]] = [
     {"lease": 0},
     {"lease": "soon"},
     {"poll": -1},
-    {"name": "with:colon"},
-    {"name": ""},
+    {"namespace": "with:colon"},
+    {"namespace": ""},
     {"dead_letter": "many"},
 ]
 # What asks for a capability, beside pushes.
@@ -72,7 +74,7 @@ ASKING: list[tuple[Capability, Any]] = [
     (Capability.PEEK, lambda queue: queue.redrive()),
     (Capability.REMOVE, lambda queue: queue.remove("id")),
     (Capability.DELAY, lambda queue: queue.push(1, delay=1)),
-    (Capability.DELAY, lambda queue: queue.push(1, mature=2e9)),
+    (Capability.DELAY, lambda queue: queue.push(1, at=2e9)),
     (Capability.HEADERS, lambda queue: queue.push(1, headers={"a": 1})),
     (Capability.UNIQUE, lambda queue: queue.push(1, unique="key")),
     (Capability.TTL, lambda queue: queue.push(1, ttl=1000)),
@@ -107,6 +109,75 @@ async def test_a_unique_key_that_can_not_be_is_refused_with_what_it_must_be(plac
                 await queue.push("work", unique=key)
         first = await queue.push("work", unique="ü" * 512)
         assert await queue.push("work", unique="ü" * 512) == first
+
+
+BAD_TEXTS = (17, 1.5, b"key", ["key"], None, "\ud800")
+
+
+@needs(Capability.CLAIM)
+async def test_a_claim_key_that_can_not_be_is_refused_with_what_it_must_be(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push("work")
+        assert await queue.claim("key", 0) == []
+        for key in ("", *BAD_TEXTS):
+            for call in (
+                lambda key=key: queue.claim(key, 1),
+                lambda key=key: queue.claim_unread(key, 1),
+                lambda key=key: queue.extend_claim(key),
+                lambda key=key: queue.ack_claim(key),
+                lambda key=key: queue.nack_claim(key),
+            ):
+                with pytest.raises(CallerError, match="a claim key must be text"):
+                    await call()
+        assert len(await queue.claim("ü", 1)) == 1
+
+
+@needs(Capability.RESERVE)
+async def test_an_id_a_token_and_an_error_that_can_not_be_are_refused_with_what_they_must_be(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name(), lease=1000)
+        await queue.push("work")
+        job = await queue.reserve(timeout=PATIENCE)
+        for wrong in BAD_TEXTS:
+            for call in (
+                lambda wrong=wrong: queue.ack_by_token(wrong, "1"),
+                lambda wrong=wrong: queue.nack_by_token(wrong, "1"),
+            ):
+                with pytest.raises(CallerError, match="a job id must be text"):
+                    await call()
+            for call in (
+                lambda wrong=wrong: queue.ack_by_token(job.id, wrong),
+                lambda wrong=wrong: queue.nack_by_token(job.id, wrong),
+            ):
+                with pytest.raises(CallerError, match="a token must be text"):
+                    await call()
+        for by_id in (queue.ack, queue.nack):
+            with pytest.raises(CallerError, match="a job id must be text"):
+                await by_id("\ud800")
+        for wrong in (17, b"error", None):
+            for call in (
+                lambda wrong=wrong: job.nack(error=wrong),
+                lambda wrong=wrong: queue.nack_many([job], error=wrong),
+                lambda wrong=wrong: queue.nack_by_token(job.id, job.token or "1", error=wrong),
+                lambda wrong=wrong: job.fail(wrong),
+                lambda wrong=wrong: queue.fail_many([job], [wrong]),
+            ):
+                with pytest.raises(CallerError, match="error must be text or an exception"):
+                    await call()
+        await job.ack()
+
+
+@needs(Capability.REMOVE)
+async def test_an_id_that_can_not_be_removes_nothing(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        job_id = await queue.push("work")
+        assert await queue.remove() == []
+        for wrong in BAD_TEXTS:
+            with pytest.raises(CallerError, match="a job id must be text"):
+                await queue.remove(job_id, wrong)
+        assert await queue.remove(job_id) == [True]
 
 
 @needs(Capability.DELAY)
@@ -158,6 +229,19 @@ async def test_options_of_a_store_that_can_not_be(place: Place, options: dict[st
 async def test_an_option_that_nobody_knows_is_refused(place: Place) -> None:
     with pytest.raises(CallerError, match="leese"):
         async with place.connect(leese=3):
+            pass
+
+
+def test_a_store_opened_in_the_other_form_names_the_right_one() -> None:
+    store: Any = penstock.connect("memory:")
+    with pytest.raises(TypeError, match=r"`async with`.*penstock\.blocking\.connect"), store:
+        pass
+
+
+async def test_a_blocking_store_opened_with_async_with_names_the_right_form() -> None:
+    store: Any = penstock.blocking.connect("memory:")
+    with pytest.raises(TypeError, match=r"`with`.*penstock\.connect"):
+        async with store:
             pass
 
 

@@ -11,7 +11,7 @@ from penstock.errors import BadUrl, CallerError, ConnectionLost
 from tests.processes import free_port, wait_until
 from tests.servers import RedisServer
 from tests.stores.harness import PATIENCE
-from tests.stores.redis_places import FORMS, NAMESPACE, connect, new_name
+from tests.stores.redis_stores import FORMS, NAMESPACE, connect, new_name
 
 pytestmark = pytest.mark.system
 
@@ -65,7 +65,7 @@ async def test_a_queue_has_signals_of_its_own(form: str, redis_server: RedisServ
         assert (await waiting).payload == "work"
 
 
-async def test_a_job_that_moves_is_told_where_its_new_queue_listens(form: str, redis_server: RedisServer) -> None:
+async def test_a_job_that_moves_is_signalled_where_its_new_queue_listens(form: str, redis_server: RedisServer) -> None:
     name = new_name("dead")
     async with connect(form, f"memory:{new_name()}", dead_letter=f"1,{name}") as store:
         dead = store.queue(name, signal=_url(redis_server), stats=_url(redis_server))
@@ -79,7 +79,7 @@ async def test_a_job_that_moves_is_told_where_its_new_queue_listens(form: str, r
         assert [job.payload for job in await dead.peek()] == [1]
 
 
-async def test_services_that_cannot_be_reached_are_told_before_anything_is_stored(form: str) -> None:
+async def test_services_that_cannot_be_reached_are_reported_before_anything_is_stored(form: str) -> None:
     async with connect(form, f"memory:{new_name()}") as store:
         queue = store.queue(new_name(), stats=f"redis://127.0.0.1:{free_port()}/0")
         with pytest.raises(ConnectionLost):

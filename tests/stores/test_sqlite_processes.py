@@ -35,7 +35,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start processes of `sqlite_process`; gives each with the path of its log."""
+    """Start processes of `sqlite_process`; return each with the path of its log."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(role: str, url: str, queue: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -57,7 +57,7 @@ def _lines(log: Path) -> list[str]:
 
 
 def _wait_until_written(count: int, *logs: Path) -> None:
-    """Until each log has so many lines."""
+    """Wait until each log has `count` lines."""
     wait_until(lambda: all(len(_lines(log)) >= count for log in logs), 60.0)
 
 
@@ -95,7 +95,7 @@ async def test_a_process_that_waits_hears_of_a_push_and_a_resume_in_another(url:
             assert _lines(log) == ["ready", payload]
 
 
-def test_who_waits_reads_no_table_unless_something_changed(url: str) -> None:
+def test_a_waiting_caller_reads_no_table_unless_something_changed(url: str) -> None:
     with blocking.connect(url) as store, blocking.connect(url) as other:
         queue = store.queue("q")
         queue.pop(timeout=0)
@@ -201,6 +201,6 @@ def test_kill_9_under_load_loses_nothing_that_was_answered(url: str, start: Star
     missing = pushed - set(acked) - left.keys()
     assert missing <= {job_id for job_id, _ in took}, "what was stored is lost"
     assert len(missing) <= 2 * ROUNDS
-    # Who was killed with jobs in hand has had a try at them; a try that no line tells of was cut off before its line.
+    # A process that was killed with jobs in hand has had a try at them; one without a line was cut off before its line.
     assert all(left[job_id] == 1 for job_id, _ in took if job_id in left)
     assert sum(left.values()) <= 3 * 2 * ROUNDS

@@ -47,7 +47,7 @@ async def test_a_job_that_comes_back_begins_only_when_that_is_said(place: Place)
 
 
 @needs(Capability.RESERVE, Capability.EXTEND)
-async def test_an_extend_tells_that_work_has_begun(place: Place) -> None:
+async def test_an_extend_says_that_work_has_begun(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push_many(["a", "b"])
@@ -61,7 +61,7 @@ async def test_an_extend_tells_that_work_has_begun(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_an_ack_tells_that_work_on_others_has_begun(place: Place) -> None:
+async def test_an_ack_says_that_work_on_others_has_begun(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push_many(["a", "b", "c"])
@@ -74,7 +74,7 @@ async def test_an_ack_tells_that_work_on_others_has_begun(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_an_ack_of_nothing_tells_that_work_has_begun(place: Place) -> None:
+async def test_an_ack_of_nothing_says_that_work_has_begun(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -217,7 +217,7 @@ async def test_a_job_whose_workers_always_die_before_it_begins_is_given_up(
 
 @needs(Capability.RESERVE)
 @pytest.mark.parametrize("ends_by", ["nack", "death"])
-async def test_a_dead_letter_tells_the_deliveries_before_the_last(place: Place, ends_by: str) -> None:
+async def test_a_dead_letter_has_the_number_of_deliveries_before_the_last(place: Place, ends_by: str) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name(), dead_letter=DeadLetter(3, place.new_name()))
         await queue.push("work")

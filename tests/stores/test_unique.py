@@ -10,7 +10,7 @@ from tests.stores.harness import PATIENCE, Place, needs
 pytestmark = needs(Capability.UNIQUE)
 
 
-async def test_a_key_gives_the_first_jobs_id_while_that_job_waits(place: Place) -> None:
+async def test_a_key_returns_the_first_jobs_id_while_that_job_waits(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         first = await queue.push("first", unique="order-17")

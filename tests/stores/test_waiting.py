@@ -1,4 +1,4 @@
-"""Who waits for a job is woken when there is one. The poll interval is longer than any test: signals do it."""
+"""A waiting caller is woken when there is a job. The poll interval is longer than any test: signals do it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def _got(task: asyncio.Task[Any]) -> Any:
     return await asyncio.wait_for(task, PATIENCE)
 
 
-async def test_a_push_of_another_connection_wakes_who_waits(place: Place) -> None:
+async def test_a_push_of_another_connection_wakes_waiting_callers(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         for wait in (None, PATIENCE):
@@ -44,7 +44,7 @@ async def test_a_push_of_another_connection_wakes_who_waits(place: Place) -> Non
             assert (await _got(task)).payload == "work"
 
 
-async def test_a_push_of_the_same_connection_wakes_who_waits(place: Place) -> None:
+async def test_a_push_of_the_same_connection_wakes_waiting_callers(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         (task,) = await _waiting(queue, queue.pop())
@@ -52,7 +52,7 @@ async def test_a_push_of_the_same_connection_wakes_who_waits(place: Place) -> No
         assert (await _got(task)).payload == "work"
 
 
-async def test_a_push_of_the_other_form_wakes_who_waits(place: Place) -> None:
+async def test_a_push_of_the_other_form_wakes_waiting_callers(place: Place) -> None:
     async with place.connect_aio() as one, place.connect_blocking() as two:
         for store, other in ((one, two), (two, one)):
             queue = store.queue(place.new_name())
@@ -69,7 +69,7 @@ async def test_each_of_many_gets_a_job(place: Place) -> None:
         assert sorted([(await _got(task)).payload for task in tasks]) == list(range(5))
 
 
-async def test_jobs_that_come_one_by_one_reach_all_who_wait(place: Place) -> None:
+async def test_jobs_that_come_one_by_one_reach_all_waiting_callers(place: Place) -> None:
     async with place.connect() as store, place.connect() as other, place.connect() as producer:
         queue = store.queue(place.new_name())
         second = other.queue(queue.name)
@@ -80,7 +80,7 @@ async def test_jobs_that_come_one_by_one_reach_all_who_wait(place: Place) -> Non
 
 
 @needs(Capability.DELAY)
-async def test_who_waits_gets_a_job_when_it_matures(place: Place) -> None:
+async def test_a_waiting_caller_gets_a_job_when_it_matures(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         delay = place.unit if place.coarse_seconds else 0.3
@@ -94,7 +94,7 @@ async def test_who_waits_gets_a_job_when_it_matures(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_who_waits_gets_a_job_whose_lease_is_over(place: Place) -> None:
+async def test_a_waiting_caller_gets_a_job_whose_lease_is_over(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -103,7 +103,7 @@ async def test_who_waits_gets_a_job_whose_lease_is_over(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_who_waits_gets_a_job_that_is_given_back(place: Place) -> None:
+async def test_a_waiting_caller_gets_a_job_that_is_given_back(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -114,7 +114,7 @@ async def test_who_waits_gets_a_job_that_is_given_back(place: Place) -> None:
 
 
 @needs(Capability.CLAIM)
-async def test_who_waits_gets_jobs_of_a_claim_that_is_given_back(place: Place) -> None:
+async def test_a_waiting_caller_gets_jobs_of_a_claim_that_is_given_back(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -125,7 +125,7 @@ async def test_who_waits_gets_jobs_of_a_claim_that_is_given_back(place: Place) -
 
 
 @needs(Capability.RESERVE, Capability.PEEK)
-async def test_who_waits_for_dead_letters_and_redriven_jobs_gets_them(place: Place) -> None:
+async def test_a_caller_that_waits_for_dead_letters_and_redriven_jobs_gets_them(place: Place) -> None:
     async with place.connect(dead_letter=f"1,{place.new_name('dead')}") as store, place.connect() as other:
         queue, dead = store.queue(place.new_name()), store.dead_letters()
         await queue.push("work")
@@ -140,7 +140,7 @@ async def test_who_waits_for_dead_letters_and_redriven_jobs_gets_them(place: Pla
         assert (await _got(task)).payload == "work"
 
 
-async def test_a_resume_wakes_who_waits(place: Place) -> None:
+async def test_a_resume_wakes_waiting_callers(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         await queue.push("work")
@@ -150,7 +150,7 @@ async def test_a_resume_wakes_who_waits(place: Place) -> None:
         assert (await _got(task)).payload == "work"
 
 
-async def test_a_pause_reaches_who_waits(place: Place) -> None:
+async def test_a_pause_reaches_waiting_callers(place: Place) -> None:
     async with place.connect() as store, place.connect() as other:
         queue = store.queue(place.new_name())
         (task,) = await _waiting(queue, queue.pop(timeout=1.0))
@@ -164,7 +164,7 @@ async def test_a_pause_reaches_who_waits(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_who_waits_long_does_not_hold_up_who_does_not(place: Place) -> None:
+async def test_a_caller_that_waits_long_does_not_hold_up_others(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         (task,) = await _waiting(queue, queue.reserve())
@@ -210,6 +210,21 @@ async def test_drain_ends_all_waits(place: Place) -> None:
         assert (await other.pop(timeout=PATIENCE)).payload == "work"
 
 
+@needs(Capability.CLAIM)
+async def test_a_drained_queue_claims_no_jobs_and_returns_those_of_old_claims(place: Place) -> None:
+    async with place.connect() as store:
+        queue = store.queue(place.new_name())
+        await queue.push_many([1, 2])
+        assert len(await queue.claim("old", 1)) == 1
+        await queue.drain()
+        for refused in (queue.claim("new", 1), queue.claim_unread("new", 1)):
+            with pytest.raises(CallerError, match="drained"):
+                await refused
+        assert len(await queue.claim("old", 0)) == 1
+        assert await queue.ack_claim("old") == 1
+        assert await store.queue(queue.name).total() == 1
+
+
 @needs(Capability.RESERVE)
 async def test_jobs_that_were_reserved_before_a_drain_can_be_ended(place: Place) -> None:
     async with place.connect() as store:
@@ -222,7 +237,7 @@ async def test_jobs_that_were_reserved_before_a_drain_can_be_ended(place: Place)
         assert await store.queue(queue.name).total() == 1
 
 
-async def test_who_waits_is_listed_with_its_label(place: Place) -> None:
+async def test_a_waiting_caller_is_listed_with_its_label(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         begin = time.time()
@@ -238,7 +253,7 @@ async def test_who_waits_is_listed_with_its_label(place: Place) -> None:
 
 
 @needs(Capability.RESERVE)
-async def test_who_reserves_is_listed_as_reserving(place: Place) -> None:
+async def test_a_reserving_caller_is_listed_as_reserving(place: Place) -> None:
     async with place.connect() as store:
         queue = store.queue(place.new_name())
         (task,) = await _waiting(queue, queue.reserve(consumer="mailer-2"))

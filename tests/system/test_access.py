@@ -40,21 +40,55 @@ def test_a_password_is_shown_neither_to_monitors_nor_in_the_slow_log(start_node:
     with RawLink(node) as monitor, RawLink(node) as link:
         assert monitor.ask("MONITOR") == b"+OK\r\n"
         assert link.ask("CONFIG", "SET", "requirepas", "SEKRET").startswith(b"-ERR")
+        assert link.ask("CONFIG", "requirepass", "SEKRET").startswith(b"-ERR")
         assert link.ask("CONFIG", "SET", "RequirePass", "SEKRET") == b"+OK\r\n"
+        monitor.post("AUTH", "SEKRET")
         assert link.ask("AUTH", "SEKRET") == b"+OK\r\n"
         assert link.ask("QLEN", "the-end") == b":0\r\n"
         seen = b""
         while b"the-end" not in seen:
             seen += monitor.reply()
-        assert seen.count(b'"(redacted)"') == 2
+        assert seen.count(b'"(redacted)"') == 3
         assert b"SEKRET" not in seen
     with node.connect(password="SEKRET") as client:
         slow = repr(client.execute("SLOWLOG", "GET", 100))
-    assert slow.count("(redacted)") == 2
+    assert slow.count("(redacted)") == 3
     assert "SEKRET" not in slow
 
 
-def test_what_is_no_command_is_told_before_the_password_is_asked_for(start_node: StartNode) -> None:
+def test_a_monitor_without_the_password_sees_nothing_more(start_node: StartNode) -> None:
+    node = start_node(appendonly="no")
+    with RawLink(node) as monitor, RawLink(node) as link:
+        assert monitor.ask("MONITOR") == b"+OK\r\n"
+        assert link.ask("QLEN", "seen-1") == b":0\r\n"
+        assert b"seen-1" in monitor.reply()
+        assert link.ask("CONFIG", "SET", "requirepass", "secret") == b"+OK\r\n"
+        assert b"(redacted)" in monitor.reply()
+        assert link.ask("AUTH", "secret") == b"+OK\r\n"
+        assert link.ask("QLEN", "unseen-1") == b":0\r\n"
+        assert monitor.ask("AUTH", "secret") == b"+OK\r\n"
+        assert link.ask("QLEN", "seen-2") == b":0\r\n"
+        assert b"seen-2" in monitor.reply()
+        assert monitor.ask("AUTH", "wrong") == b"-ERR invalid password\r\n"
+        assert link.ask("QLEN", "unseen-2") == b":0\r\n"
+        assert monitor.ask("AUTH", "secret") == b"+OK\r\n"
+        assert link.ask("QLEN", "seen-3") == b":0\r\n"
+        assert b"seen-3" in monitor.reply()
+
+
+def test_a_monitor_is_shown_the_beginning_of_a_large_request(start_node: StartNode) -> None:
+    node = start_node(appendonly="no")
+    with RawLink(node) as monitor, RawLink(node) as link:
+        assert monitor.ask("MONITOR") == b"+OK\r\n"
+        assert link.ask("QLEN", "x" * 1_000_000) == b":0\r\n"
+        line = monitor.reply()
+        assert len(line) < 70_000
+        assert line.endswith(b'xxx... (934469 more bytes)"\r\n')
+        assert link.ask("QLEN", "q") == b":0\r\n"
+        assert monitor.reply().endswith(b'"QLEN" "q"\r\n')
+
+
+def test_what_is_not_a_command_is_reported_before_the_password_is_asked_for(start_node: StartNode) -> None:
     node = start_node(requirepass="secret")
     with RawLink(node) as link:
         assert link.ask("FOO") == b"-ERR unknown command 'FOO'\r\n"
@@ -131,7 +165,7 @@ def test_a_node_can_do_with_a_unix_socket_alone(tmp_path: Path, start_node: Star
 
 
 def address_of_this_machine() -> str:
-    """Give an address of this machine that isn't loopback, or skip."""
+    """Return an address of this machine that isn't loopback, or skip."""
     try:
         output = subprocess.run(
             ["ip", "-4", "-o", "addr", "show", "up"], capture_output=True, text=True, check=True
@@ -145,7 +179,7 @@ def address_of_this_machine() -> str:
 
 
 def first_words(host: str, port: int) -> bytes:
-    """Connect, ask for nothing in particular, and give what comes."""
+    """Connect, ask for nothing in particular, and return what comes."""
     with socket.create_connection((host, port), 30, source_address=(host, 0)) as link:
         link.sendall(b"PING\r\n")
         return link.recv(1000)
@@ -240,5 +274,5 @@ def test_a_web_page_cant_make_a_browser_run_commands(node: NodeProcess) -> None:
     for head in (b"POST / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"):
         with RawLink(node) as link:
             link.send(head + b"Content-Length: 18\r\n\r\nDEBUG FLUSHALL\r\n")
-            assert link.rest().endswith(b"-ERR this is no web server\r\n")
+            assert link.rest().endswith(b"-ERR this is not a web server\r\n")
     assert node.call("QLEN", "q") == 1

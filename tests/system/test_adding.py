@@ -91,7 +91,7 @@ def test_a_wrong_add_is_refused_in_the_words_that_clients_know(
         ("0", PAUSED),
     ],
 )
-def test_of_several_faults_the_first_to_be_looked_at_is_named(
+def test_of_several_faults_the_first_to_be_checked_is_named(
     link: RawLink, queue: bytes, options: str, problem: str
 ) -> None:
     link.ask("ADDJOB", queue, "first", 0)
@@ -207,7 +207,7 @@ def test_any_bytes_make_a_name_of_a_queue(shared_node: NodeProcess, name: bytes)
     assert shared_node.call("GETJOB", "FROM", name) == [[name, job_id, b"body"]]
 
 
-def test_names_of_queues_are_told_apart_by_case(shared_node: NodeProcess, queue: bytes) -> None:
+def test_names_of_queues_are_distinguished_by_case(shared_node: NodeProcess, queue: bytes) -> None:
     add(shared_node, queue)
     assert shared_node.call("QLEN", queue.upper()) == 0
 

@@ -12,12 +12,21 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.bus_links import UNSENT_BYTES_MAX
+from penstock.broker.bus_sockets import UNSENT_BYTES_MAX
 from penstock.wire import bus
 from penstock.wire.bus_auth import ANSWER_BYTES, CHALLENGE_BYTES
 from tests.certificates import Authority, Pair
 from tests.conftest import StartNode
-from tests.processes import NodeProcess, free_port, meet, node_lines, resident_bytes, wait_until, wait_until_met
+from tests.processes import (
+    NodeProcess,
+    free_port,
+    meet,
+    node_lines,
+    resident_bytes,
+    settled_bytes,
+    wait_until,
+    wait_until_met,
+)
 
 pytestmark = pytest.mark.system
 
@@ -53,7 +62,7 @@ def flags_of(node: NodeProcess, other_id: bytes) -> str:
 
 
 def members(node: NodeProcess) -> int:
-    """Tell how many nodes a node believes to be in its cluster, handshakes included."""
+    """Return how many nodes a node believes to be in its cluster, handshakes included."""
     return len(node_lines(node))
 
 
@@ -258,6 +267,39 @@ def test_no_address_that_a_stranger_names_stops_the_node(start_node: StartNode) 
     node.kill()
     node.start()
     wait_until_met(node, other)
+
+
+def test_unfinished_messages_of_strangers_take_no_memory_from_clients(start_node: StartNode) -> None:
+    node = start_node(appendonly="no", maxmemory=32 << 20, maxmemory_unauthenticated=8 << 20)
+    started = settled_bytes(node), resident_bytes(node)
+    message = bytearray(bus.encode(bus.MEET, b"5e4d" * 10, 7711, 0, 1, b""))
+    message[4:8] = (1 << 21).to_bytes(4, "big")
+    links = [bus_socket(node) for _ in range(50)]
+    try:
+        for link in links:
+            with suppress(OSError):  # closed: others hold as much
+                link.sendall(message + bytes(1_000_000))
+        wait_until(lambda: "must be at most 8388608 bytes" in node.log.read_text())
+        wait_until(lambda: resident_bytes(node) - started[1] < 24 << 20)
+        assert settled_bytes(node) - started[0] < 100_000
+        assert node.call("ADDJOB", QUEUE, "body", 0)
+    finally:
+        for link in links:
+            link.close()
+
+
+def test_gossip_about_thousands_of_nodes_is_read_at_once(start_node: StartNode) -> None:
+    node = start_node(appendonly="no")
+    messages, names = 5, range(10_000)
+    entries = b"".join(
+        bus.GOSSIP.pack(b"%040d" % name, 0, 0, b"127.%d.%d.1" % (name >> 8, name & 255), 7711, 0) for name in names
+    )
+    with bus_socket(node) as link:
+        for number in range(messages):
+            link.sendall(bus.encode(bus.MEET, b"5e4d" * 10, 7711, 0, number + 1, entries, count=len(names)))
+        # Where each entry looked at all handshakes, and the end of each at all nodes, a message took many seconds.
+        wait_until(lambda: b"stats_messages_received:%d" % messages in node.call("CLUSTER", "INFO"))
+    assert_unharmed(node)
 
 
 def test_a_peer_that_claims_an_impossible_port_is_still_reached_where_it_was(start_node: StartNode) -> None:

@@ -40,7 +40,7 @@ def gossip_about(peer: BusPeer, flags: int = 0) -> Gossip:
 
 
 def hello_priority(cluster: BusCluster, peer: BusPeer) -> int:
-    """Give the priority that HELLO has for a peer."""
+    """Return the priority that HELLO has for a peer."""
     nodes = {entry[0]: int(entry[3]) for entry in cluster.node.call("HELLO")[2:]}
     return nodes[peer.id]
 
@@ -246,7 +246,7 @@ def test_a_forgotten_node_is_not_taken_back_from_gossip(start_cluster: StartClus
     assert set(cluster.lines()) == {cluster.id, teller.id}
 
 
-def test_a_node_tells_its_peers_about_each_other(start_cluster: StartCluster) -> None:
+def test_a_node_informs_its_peers_about_each_other(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2)
     asking, other = cluster.peers
 
@@ -259,7 +259,7 @@ def test_a_node_tells_its_peers_about_each_other(start_cluster: StartCluster) ->
     assert entry.flags & (PFAIL | FAIL | MYSELF | HANDSHAKE | NOADDR) == 0
 
 
-def test_a_node_with_one_neighbour_has_nothing_to_tell(start_cluster: StartCluster) -> None:
+def test_a_node_with_one_neighbour_has_nothing_to_say(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     cluster.peer.fence()
     messages = cluster.peer.seen(("PING", "PONG"))
@@ -364,7 +364,7 @@ def test_a_suspected_node_that_answers_is_fine_again(start_cluster: StartCluster
     wait_until(lambda: cluster.reachable() == 1)
 
 
-def test_a_suspicion_that_most_nodes_share_is_a_failure_and_is_told(start_cluster: StartCluster) -> None:
+def test_a_suspicion_that_most_nodes_share_is_a_failure_and_is_reported(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2, cluster_node_timeout=1000)
     failed, witness = cluster.peers
     failed.silence()
@@ -398,7 +398,7 @@ def test_one_report_of_many_nodes_does_not_make_a_failure(start_cluster: StartCl
     assert cluster.flags(failed) == {"fail?"}
 
     def told() -> bool:
-        # Reports grow old within two seconds, so both are given anew.
+        # Reports grow old within two seconds, so both are sent again.
         for witness in (first, second):
             witness.send("PING", gossip=(gossip_about(failed, PFAIL),))
         return bool(second.seen("FAIL", node=failed.id))
@@ -407,7 +407,7 @@ def test_one_report_of_many_nodes_does_not_make_a_failure(start_cluster: StartCl
     first.wait_for("FAIL", node=failed.id)
 
 
-def test_a_failure_that_is_told_is_believed_until_the_node_answers(start_cluster: StartCluster) -> None:
+def test_a_failure_that_is_reported_is_believed_until_the_node_answers(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2)
     failed, teller = cluster.peers
     wait_for_silence(failed)
@@ -467,7 +467,7 @@ def test_leaving_is_not_learnt_from_a_message_about_a_job(start_cluster: StartCl
     assert cluster.flags(cluster.peer) == {"noflags"}
 
 
-def test_a_leaving_node_tells_its_peers_until_it_stays(start_cluster: StartCluster) -> None:
+def test_a_leaving_node_says_so_to_its_peers_until_it_stays(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     cluster.node.call("CLUSTER", "LEAVING", "yes")
     cluster.peer.wait_for("PING", where=lambda message: message.flags & LEAVING)

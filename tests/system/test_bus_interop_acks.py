@@ -92,7 +92,7 @@ def test_a_holder_that_has_lost_the_job_has_the_ack_all_the_same(cluster: BusClu
     assert cluster.show(job_id) is None
 
 
-def test_a_holder_that_nobody_knew_of_is_told_of_the_end(start_cluster: StartCluster) -> None:
+def test_a_holder_that_nobody_knew_of_hears_of_the_end(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2)
     holder, unexpected = cluster.peers
     job = cluster.replicate(holder)

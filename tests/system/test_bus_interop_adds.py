@@ -34,7 +34,7 @@ def cluster(start_cluster: StartCluster) -> BusCluster:
 
 
 def has_reply(link: RawLink) -> bool:
-    """Tell whether anything has come for a client."""
+    """Whether anything has come for a client."""
     return bool(select.select([link.socket], [], [], 0)[0])
 
 
@@ -280,12 +280,12 @@ def test_another_node_is_asked_when_one_does_not_confirm(start_cluster: StartClu
     assert cluster.holders(job.id) == everybody
 
 
-def test_nodes_that_have_confirmed_are_told_of_a_new_holder_and_need_not_reply(start_cluster: StartCluster) -> None:
+def test_nodes_that_have_confirmed_hear_of_a_new_holder_and_need_not_reply(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=3)
     everybody = {cluster.id} | {peer.id for peer in cluster.peers}
 
     def told() -> list[Message]:
-        """Add a job, have one peer confirm, and give what that one hears when the last is asked."""
+        """Add a job, have one peer confirm, and return what that one hears when the last is asked."""
         link = cluster.link()
         link.post("ADDJOB", QUEUE, BODY, 0, "REPLICATE", 3)
         willing: BusPeer = wait_until(lambda: next((one for one in cluster.peers if one.hears("REPLJOB")), None))

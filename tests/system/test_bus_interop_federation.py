@@ -43,7 +43,7 @@ def give(cluster: BusCluster, peer: BusPeer, jobs: tuple[JobCopy, ...]) -> None:
 
 
 def ask(peer: BusPeer, wanted: int) -> tuple[JobCopy, ...]:
-    """Have a peer ask for jobs, and give what it gets."""
+    """Have a peer ask for jobs, and return what it gets."""
     peer.send("NEEDJOBS", wanted=wanted, queue=QUEUE)
     return peer.wait_for("YOURJOBS").jobs
 
@@ -219,7 +219,7 @@ def test_an_acked_job_is_not_queued_when_it_is_given(cluster: BusCluster) -> Non
     assert cluster.fetch(QUEUE) == []
 
 
-def test_whoever_gives_an_acked_job_hears_of_the_ack(start_cluster: StartCluster) -> None:
+def test_whoever_offers_an_acked_job_hears_of_the_ack(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2)
     holder, giver = cluster.peers
     job = cluster.replicate(holder, queue=QUEUE)
@@ -350,19 +350,19 @@ def test_a_job_that_is_delivered_at_most_once_is_given_for_good(cluster: BusClus
     assert cluster.show(job_id) is None
 
 
-def test_a_missing_queue_gives_nothing_and_is_not_made(cluster: BusCluster) -> None:
+def test_a_missing_queue_returns_nothing_and_is_not_made(cluster: BusCluster) -> None:
     assert_nothing_given(cluster)
     assert cluster.node.call("QSTAT", QUEUE) is None
 
 
-def test_an_empty_queue_gives_nothing(cluster: BusCluster) -> None:
+def test_an_empty_queue_returns_nothing(cluster: BusCluster) -> None:
     add_jobs(cluster, 1)
     assert cluster.fetch(QUEUE)
     assert_nothing_given(cluster)
 
 
 @pytest.mark.parametrize("pause", ["out", "all"])
-def test_a_queue_that_gives_no_jobs_to_consumers_gives_none_to_nodes(cluster: BusCluster, pause: str) -> None:
+def test_a_queue_that_delivers_no_jobs_to_consumers_sends_none_to_nodes(cluster: BusCluster, pause: str) -> None:
     add_jobs(cluster, 3)
     cluster.node.call("PAUSE", QUEUE, pause)
     assert_nothing_given(cluster)
@@ -370,19 +370,19 @@ def test_a_queue_that_gives_no_jobs_to_consumers_gives_none_to_nodes(cluster: Bu
     assert len(ask(cluster.peer, 1)) == 1
 
 
-def test_a_queue_that_takes_no_jobs_gives_some(cluster: BusCluster) -> None:
+def test_a_queue_that_takes_no_jobs_delivers_some(cluster: BusCluster) -> None:
     add_jobs(cluster, 3)
     cluster.node.call("PAUSE", QUEUE, "in")
     assert len(ask(cluster.peer, 1)) == 1
 
 
-def test_a_leaving_node_gives_jobs(cluster: BusCluster) -> None:
+def test_a_leaving_node_hands_out_jobs(cluster: BusCluster) -> None:
     add_jobs(cluster, 3)
     cluster.node.call("CLUSTER", "LEAVING", "yes")
     assert len(ask(cluster.peer, 1)) == 1
 
 
-def test_a_queue_that_is_fed_by_others_gives_nothing(start_cluster: StartCluster) -> None:
+def test_a_queue_that_is_fed_by_others_returns_nothing(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2)
     source, asking = cluster.peers
     while True:
@@ -399,7 +399,7 @@ def test_a_queue_that_is_fed_by_others_gives_nothing(start_cluster: StartCluster
 
 
 @pytest.mark.parametrize("word", PAUSES)
-def test_a_pause_is_told_to_everybody(start_cluster: StartCluster, word: bytes) -> None:
+def test_a_pause_is_sent_to_everybody(start_cluster: StartCluster, word: bytes) -> None:
     cluster = start_cluster(peers=2)
     assert cluster.node.call("PAUSE", QUEUE, word, "BCAST") == word
     for peer in cluster.peers:
@@ -416,13 +416,13 @@ def test_a_pause_is_told_to_everybody(start_cluster: StartCluster, word: bytes) 
         assert told.raw == expected.encode()
 
 
-def test_the_state_of_a_pause_can_be_told_again(cluster: BusCluster) -> None:
+def test_the_state_of_a_pause_can_be_sent_again(cluster: BusCluster) -> None:
     cluster.node.call("PAUSE", QUEUE, "out")
     assert cluster.node.call("PAUSE", QUEUE, "state", "bcast") == b"out"
     assert cluster.peer.wait_for("PAUSE", queue=QUEUE).pause == PAUSES[b"out"]
 
 
-def test_a_pause_without_bcast_is_told_to_nobody(cluster: BusCluster) -> None:
+def test_a_pause_without_bcast_is_sent_to_nobody(cluster: BusCluster) -> None:
     cluster.node.call("PAUSE", QUEUE, "all")
     cluster.flush(cluster.peer)
     assert not cluster.peer.seen("PAUSE", queue=QUEUE)

@@ -55,7 +55,7 @@ def cluster(shared_cluster: BusCluster) -> Iterator[BusCluster]:
 
 
 def facts_of(cluster: BusCluster, job_id: bytes) -> dict[str, Any]:
-    """Give what SHOW tells about a job, without what changes by itself."""
+    """Return what SHOW tells about a job, without what changes by itself."""
     facts = cluster.show(job_id)
     assert facts is not None
     requeue_ms = facts["next-requeue-within"]
@@ -65,7 +65,7 @@ def facts_of(cluster: BusCluster, job_id: bytes) -> dict[str, Any]:
 
 
 def samples_of(sender: BusPeer, cluster: BusCluster, queue: bytes) -> dict[str, dict[str, Any]]:
-    """Give fields for messages that would change something; those about a job are left out."""
+    """Return fields for messages that would change something; those about a job are left out."""
     third = Gossip(b"0123456789abcdef0123456789abcdef01234567", "127.0.0.1", 9)
     return {
         "PING": {"gossip": (third,)},

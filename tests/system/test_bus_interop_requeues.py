@@ -27,7 +27,7 @@ def cluster(start_cluster: StartCluster) -> BusCluster:
 
 
 def is_greater(sender: bytes, receiver: bytes, job_id: bytes) -> bool:
-    """Tell whose queue a job stays in that two nodes have queued: the greater's, by a measure of each job's own."""
+    """Return in whose queue a job stays that two nodes have queued: the greater's, by a measure of each job's own."""
     key = job_id[11:35]
 
     def measure(node: bytes) -> list[int]:
@@ -45,7 +45,7 @@ def queued_job(cluster: BusCluster, peer: BusPeer, peer_is_greater: bool, **fiel
 
 
 def counters(cluster: BusCluster, job_id: bytes) -> tuple[int, int]:
-    """Give nacks and additional deliveries of a job."""
+    """Return nacks and additional deliveries of a job."""
     return cluster.fact(job_id, "nacks"), cluster.fact(job_id, "additional-deliveries")
 
 
@@ -62,7 +62,7 @@ def acked_job(cluster: BusCluster) -> bytes:
 # What the node announces
 
 
-def test_a_requeue_is_announced_and_told(cluster: BusCluster) -> None:
+def test_a_requeue_is_announced_and_sent(cluster: BusCluster) -> None:
     job_id = cluster.add_fetched(QUEUE, "RETRY", 1)
     first, second = (cluster.peer.wait_for(ANNOUNCEMENTS) for _ in range(2))
     assert [(message.kind, message.job_id, message.marks) for message in (first, second)] == [
@@ -92,7 +92,7 @@ def test_a_copy_is_queued_when_nobody_else_does(cluster: BusCluster) -> None:
     wait_until(lambda: cluster.node.call("QLEN", QUEUE) == 1)
 
 
-def test_every_requeue_is_told_to_every_holder(start_cluster: StartCluster) -> None:
+def test_every_requeue_is_sent_to_every_holder(start_cluster: StartCluster) -> None:
     cluster = start_cluster(peers=2)
     job_id = cluster.add_fetched(QUEUE, "RETRY", 1)
     for number in (1, 2):
@@ -114,14 +114,14 @@ def test_a_job_that_waits_in_its_queue_is_not_announced_again(cluster: BusCluste
     assert counters(cluster, waiting) == (0, 0)
 
 
-def test_the_first_queueing_is_not_told(cluster: BusCluster) -> None:
+def test_the_first_queueing_is_not_sent(cluster: BusCluster) -> None:
     cluster.add(QUEUE)
     cluster.flush(cluster.peer)
     assert not cluster.peer.seen(ANNOUNCEMENTS)
 
 
 @pytest.mark.parametrize(("command", "mark"), [("NACK", INCR_NACKS), ("ENQUEUE", INCR_DELIV)])
-def test_a_returned_job_is_told_with_what_it_counts(cluster: BusCluster, command: str, mark: int) -> None:
+def test_a_returned_job_is_sent_with_its_counters(cluster: BusCluster, command: str, mark: int) -> None:
     job_id = cluster.add_fetched(QUEUE)
     assert cluster.node.call(command, job_id) == 1
     told = cluster.peer.wait_for("QUEUED")
@@ -129,7 +129,7 @@ def test_a_returned_job_is_told_with_what_it_counts(cluster: BusCluster, command
     assert counters(cluster, job_id) == COUNTERS[mark]
 
 
-def test_a_worker_that_needs_longer_is_told_of(cluster: BusCluster) -> None:
+def test_a_worker_that_needs_longer_is_announced(cluster: BusCluster) -> None:
     job_id = cluster.add_fetched(QUEUE, "RETRY", 60)
     assert cluster.node.call("WORKING", job_id) == 60
     assert cluster.peer.wait_for("WORKING").job_id == job_id
@@ -249,7 +249,7 @@ def test_whoever_announces_a_job_holds_it(start_cluster: StartCluster, is_queued
 
 
 @pytest.mark.parametrize("kind", ["WILLQUEUE", "QUEUED", "WORKING"])
-def test_whoever_has_not_heard_of_an_ack_is_told(start_cluster: StartCluster, kind: str) -> None:
+def test_whoever_has_not_heard_of_an_ack_is_informed(start_cluster: StartCluster, kind: str) -> None:
     cluster = start_cluster(peers=2)
     job_id = acked_job(cluster)
     asking = cluster.peers[1]

@@ -147,7 +147,7 @@ def test_pipe_gives_up_on_a_request_that_is_cut_off(node: Node) -> None:
     assert ended.returncode == 1
 
 
-def test_pipe_tells_when_the_node_hangs_up(node: Node) -> None:
+def test_pipe_says_when_the_node_hangs_up(node: Node) -> None:
     ended = cli(node, "--pipe", stdin=b"*1\r\n!\r\n")
     assert b"Lost the connection" in ended.stderr
     assert ended.returncode == 1
@@ -190,7 +190,7 @@ def test_monitor_streams_until_it_is_interrupted(node: Node) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-# Gives the process the terminal as its own, so that Ctrl-C reaches it as it would a user's.
+# Makes the terminal the process's own, so that Ctrl-C reaches it as it would a user's.
 LAUNCH = """
 import os, sys
 os.setsid()
@@ -340,7 +340,7 @@ def test_ctrl_c_gives_up_a_command_that_waits(terminal: Terminal, node: Node) ->
     terminal.expect("\nPONG\n")
 
 
-def test_a_slow_command_tells_how_long_it_took(terminal: Terminal) -> None:
+def test_a_slow_command_says_how_long_it_took(terminal: Terminal) -> None:
     terminal.type("GETJOB TIMEOUT 600 FROM cli-nothing\r")
     terminal.expect("(nil)\n(0.")
     terminal.expect("s)\n")

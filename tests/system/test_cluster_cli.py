@@ -34,7 +34,7 @@ from tests.cluster_cli import (
     state,
 )
 from tests.processes import NodeProcess, free_port, wait_until
-from tests.unit.client.scripted import Scripted, always, server
+from tests.unit.client.scripted_server import Scripted, always, server
 
 # Each starts several processes on a machine that may be busy, and waits for what they do as long as that takes.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -168,7 +168,7 @@ def test_a_cluster_is_replaced_only_if_that_is_asked_for(make: Callable[[int], M
     assert said[1]["id"] != made.rows[0]["id"]
 
 
-def test_a_node_that_can_not_start_is_told_and_the_others_do_not_stay(make: Callable[[int], Made]) -> None:
+def test_a_node_that_can_not_start_is_reported_and_the_others_do_not_stay(make: Callable[[int], Made]) -> None:
     made = make(2)
     done("stop", "--dir", made.directory)
     broken = local.load(made.directory)[1].config
@@ -180,7 +180,7 @@ def test_a_node_that_can_not_start_is_told_and_the_others_do_not_stay(make: Call
     assert all(not node.is_running() for node in local.load(made.directory))
 
 
-def test_a_node_that_ends_in_the_background_is_told_with_the_end_of_its_log(make: Callable[[int], Made]) -> None:
+def test_a_node_that_ends_in_the_background_is_reported_with_the_end_of_its_log(make: Callable[[int], Made]) -> None:
     made = make(1)
     done("stop", "--dir", made.directory)
     (made.directory / "node-1" / "nodes.conf").write_text("nonsense\n")
@@ -235,7 +235,7 @@ def test_a_dead_node_is_shown_as_such_and_can_be_forgotten(make: Callable[[int],
     assert is_well(first, 3)
 
 
-def test_a_node_with_another_password_is_told_from_a_dead_one(start_node: StartNode) -> None:
+def test_a_node_with_another_password_is_distinguished_from_a_dead_one(start_node: StartNode) -> None:
     open_node, closed = start_node(), start_node(requirepass="right")
     closed.options["password"] = "right"
     open_node.call("CLUSTER", "MEET", "127.0.0.1", closed.port)
@@ -247,7 +247,7 @@ def test_a_node_with_another_password_is_told_from_a_dead_one(start_node: StartN
     assert "2 nodes, all answering." in done("status", at(open_node), "-a", "right")
 
 
-def test_a_password_that_is_missing_or_wrong_is_told(start_node: StartNode) -> None:
+def test_a_password_that_is_missing_or_wrong_is_reported(start_node: StartNode) -> None:
     node = start_node(wait=False, requirepass="right")
     node.options["password"] = "right"
     node.wait_until_it_answers()
@@ -261,7 +261,7 @@ def test_a_password_that_is_missing_or_wrong_is_told(start_node: StartNode) -> N
 
 
 @pytest.mark.parametrize("command", ["status", "drain", "remove"])
-def test_where_no_node_listens_that_is_told(command: str) -> None:
+def test_where_no_node_listens_that_is_reported(command: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     ended = cluster(command, address)
     assert ended.returncode == 1
@@ -277,7 +277,7 @@ def test_where_no_node_listens_that_is_told(command: str) -> None:
         (b"", "No answer from"),
     ],
 )
-def test_what_is_no_node_at_all_is_told(answer: bytes, hint: str) -> None:
+def test_what_is_not_a_node_at_all_is_reported(answer: bytes, hint: str) -> None:
     with server(always(answer)) as peer:
         ended = cluster("status", f"127.0.0.1:{peer.port}")
         assert ended.returncode == 1
@@ -358,7 +358,7 @@ def test_a_node_that_is_leaving_is_not_added(start_node: StartNode) -> None:
     assert f"penstock cli -p {leaving.port} CLUSTER LEAVING no" in ended.stderr
 
 
-def test_a_node_that_the_others_can_not_reach_is_told(start_node: StartNode) -> None:
+def test_a_node_that_the_others_can_not_reach_is_reported(start_node: StartNode) -> None:
     staying = start_node()
 
     def answer(request: list[bytes]) -> bytes:
@@ -453,7 +453,7 @@ def test_a_drain_goes_on_without_us_and_can_be_cancelled(make: Callable[[int], M
     assert made.call(1, "CLUSTER", "LEAVING") == b"no"
 
 
-def test_an_acked_job_that_waits_for_a_dead_node_is_told_and_forgetting_helps(make: Callable[[int], Made]) -> None:
+def test_an_acked_job_that_waits_for_a_dead_node_is_reported_and_forgetting_helps(make: Callable[[int], Made]) -> None:
     made = make(3)
     second, third = made.addresses[1:]
     job_id = made.call(1, "ADDJOB", "work", b"everywhere", 5000, "REPLICATE", 3)

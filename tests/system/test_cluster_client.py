@@ -60,7 +60,7 @@ def test_jobs_go_in_and_come_out(client: BlockingClient, name: str) -> None:
     assert client.get(name, nohang=True) == []
 
 
-def test_a_job_can_be_looked_at(client: BlockingClient, name: str) -> None:
+def test_a_job_can_be_read(client: BlockingClient, name: str) -> None:
     job_id = client.add(name, "body", delay=0, retry=60, ttl=600)
     details = client.show(job_id)
     assert details is not None
@@ -97,7 +97,7 @@ def test_a_lease_lives_and_ends(client: BlockingClient, name: str) -> None:
     assert client.ack_lease(again) == [LeaseOutcome.NOJOB]
 
 
-def test_a_claim_gives_the_same_jobs_again(client: BlockingClient, name: str) -> None:
+def test_a_claim_returns_the_same_jobs_again(client: BlockingClient, name: str) -> None:
     client.add_many(name, ["a", "b", "c"])
     claim = client.claim("key-1", name, count=2, lease=60)
     assert [job.body for job in claim.jobs] == [b"a", b"b"]
@@ -243,7 +243,7 @@ def test_over_tls_no_job_is_lost_either(tls_node: NodeProcess, authority: Author
     storm(tls_node, ClusterClient(tls_url(tls_node), ca=str(authority.cert)), "q", 1)
 
 
-def test_a_wrong_password_is_told_at_once(start_node: StartNode) -> None:
+def test_a_wrong_password_is_reported_at_once(start_node: StartNode) -> None:
     node = start_node(requirepass="secret", wait=False)
     node.options = {"password": "secret"}
     node.wait_until_it_answers()
@@ -280,7 +280,7 @@ def test_a_waiting_fetch_outlives_a_restart_of_its_node(start_node: StartNode) -
     asyncio.run(scenario())
 
 
-def test_a_node_that_leaves_and_is_alone_still_gives_what_it_has(start_node: StartNode) -> None:
+def test_a_node_that_leaves_and_is_alone_still_returns_what_it_has(start_node: StartNode) -> None:
     node = start_node()
     with BlockingClient(address(node)) as client:
         client.add("q", "body")

@@ -24,7 +24,7 @@ class Daemon(NodeProcess):
         return self.directory / "pid"
 
     def launch(self, *more: str, pidfile: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Start it, and give how that ended."""
+        """Start it, and return how that ended."""
         argv = [sys.executable, "-m", "penstock", "server", "--port", str(self.port), "--bind", "127.0.0.1"]
         argv += ["--dir", str(self.directory), "--daemonize", "yes", "--logfile", str(self.directory / "log")]
         argv += ["--pidfile", str(pidfile or self.pidfile), *more]

@@ -64,9 +64,9 @@ def start(environment: dict[str, str], *options: object) -> subprocess.Popen[str
     return subprocess.Popen(argv(*options), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_the_tour_ends_with_every_job_in_parquet(environment: dict[str, str]) -> None:
+def test_the_tour_ends_with_every_job_in_parquet_and_in_the_lake(environment: dict[str, str], tmp_path: Path) -> None:
     need_module("pyspark")
-    done = run(environment, "--jobs", 900, "--rate", 60, "--json")
+    done = run(environment, "--jobs", 900, "--rate", 60, "--lake", tmp_path / "kept", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     summary: dict[str, Any] = json.loads(done.stdout)
     assert (summary["ok"], summary["drained_by"], summary["lost"], summary["unknown"]) == (True, "spark", 0, 0)
@@ -76,6 +76,13 @@ def test_the_tour_ends_with_every_job_in_parquet(environment: dict[str, str]) ->
     assert re.fullmatch(r"node-[123]", summary["killed"])
     assert summary["node_down_seconds"] > 0
     assert min(summary["rates"].values()) > 0
+    assert (summary["lake"], summary["report"]) == (f"{tmp_path}/kept/lake", f"{tmp_path}/kept/report.html")
+    assert "orders" in Path(summary["report"]).read_text("utf-8")
+    from deltalake import DeltaTable
+
+    jobs = DeltaTable(summary["lake"] + "/jobs").to_pyarrow_table(columns=["queue", "outcome"]).to_pylist()
+    acked = sum(row == {"queue": "orders", "outcome": "acked"} for row in jobs)
+    assert acked >= 850, "what the node that was killed had not written is missing, and no more"
 
 
 def test_without_spark_the_tour_goes_on_and_says_why(environment: dict[str, str], tmp_path: Path) -> None:
@@ -102,7 +109,7 @@ def test_without_spark_the_tour_goes_on_and_says_why(environment: dict[str, str]
     assert b"Nothing was lost." in shown
 
 
-def test_a_job_that_gets_lost_is_told_of(environment: dict[str, str]) -> None:
+def test_a_job_that_gets_lost_is_reported(environment: dict[str, str]) -> None:
     """Somebody else takes a job out of a queue. In a pipe, the tour is plain text, in order."""
     environment = {**environment, "TERM": "xterm-256color"}
     with start(environment, "--jobs", 600, "--rate", 100, "--no-spark", "--patience", 8) as demo:
@@ -122,7 +129,7 @@ def test_a_job_that_gets_lost_is_told_of(environment: dict[str, str]) -> None:
     assert re.search(r"^  lost +[1-9]", shown, re.MULTILINE)
     assert "Nothing was lost" not in shown
     assert "\x1b" not in shown
-    assert re.findall(r"^(\d)\. ", shown, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
+    assert re.findall(r"^(\d)\. ", shown, re.MULTILINE) == ["1", "2", "3", "4", "5", "6", "7"]
     assert re.findall(r"^  \$ (\w+(?: [a-z]+)?)", shown, re.MULTILINE) == [
         "penstock cluster",
         "JOBS",

@@ -34,7 +34,7 @@ def bulk(text: bytes) -> bytes:
 
 
 def wait_blocked(node: NodeProcess, queue: bytes, clients: int) -> None:
-    """Wait until so many clients stand in line at a queue."""
+    """Wait until `clients` clients are blocked at a queue."""
 
     def blocked() -> bool:
         facts = node.call("QSTAT", queue)
@@ -151,7 +151,7 @@ def test_a_fetched_job_is_active_and_no_longer_in_its_queue(shared_node: NodePro
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_with_ctime_a_job_tells_when_it_was_added(
+def test_with_ctime_a_job_has_the_time_of_its_add(
     shared_node: NodeProcess, link: RawLink, queue: bytes, is_waiting: bool
 ) -> None:
     if not is_waiting:
@@ -168,7 +168,7 @@ def test_with_ctime_a_job_tells_when_it_was_added(
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_a_job_tells_its_token_counters_tries_and_ctime_in_this_order(
+def test_a_job_has_its_token_counters_tries_and_ctime_in_this_order(
     shared_node: NodeProcess, link: RawLink, queue: bytes, is_waiting: bool
 ) -> None:
     if not is_waiting:
@@ -185,7 +185,7 @@ def test_a_job_tells_its_token_counters_tries_and_ctime_in_this_order(
     assert words[words.index(b"begun") + 1] == b":0"
 
 
-def test_counters_tell_nacks_and_other_returns_apart(shared_node: NodeProcess, queue: bytes) -> None:
+def test_counters_distinguish_nacks_and_other_returns(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue, "body")
     for command in ("NACK", "ENQUEUE", "NACK"):
         shared_node.call("GETJOB", "FROM", queue)
@@ -194,7 +194,7 @@ def test_counters_tell_nacks_and_other_returns_apart(shared_node: NodeProcess, q
     assert job[3:] == [b"nacks", 2, b"additional-deliveries", 1]
 
 
-def test_a_queue_paused_for_output_gives_nothing(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_queue_paused_for_output_returns_nothing(shared_node: NodeProcess, queue: bytes) -> None:
     add(shared_node, queue, "body")
     shared_node.call("PAUSE", queue, "out")
     assert bodies(shared_node, "FROM", queue) == []

@@ -274,7 +274,7 @@ def test_show_has_the_fields_that_tools_know_in_their_order_and_tries_behind_the
     )
 
 
-def test_show_gives_numbers_as_integers_and_nodes_as_arrays(
+def test_show_returns_numbers_as_integers_and_nodes_as_arrays(
     shared_node: NodeProcess, link: RawLink, queue: bytes
 ) -> None:
     job_id = add(shared_node, queue, "RETRY", 0, "TTL", 100)
@@ -295,7 +295,7 @@ def test_show_gives_numbers_as_integers_and_nodes_as_arrays(
 @pytest.mark.parametrize(
     ("options", "least_ms", "most_ms"), [("RETRY 100", 60_000, 100_250), ("RETRY 100 DELAY 500", 460_000, 500_001)]
 )
-def test_show_tells_when_a_job_is_queued_next(
+def test_show_says_when_a_job_is_queued_next(
     shared_node: NodeProcess, queue: bytes, options: str, least_ms: int, most_ms: int
 ) -> None:
     within_ms = show(shared_node, add(shared_node, queue, *options.split()))[b"next-requeue-within"]
@@ -307,7 +307,7 @@ def test_show_has_a_null_where_a_job_is_never_queued_again(shared_node: NodeProc
     assert show(shared_node, fetched(shared_node, queue, "RETRY", 0))[b"next-requeue-within"] is None
 
 
-def test_show_gives_the_creation_time_in_nanoseconds(shared_node: NodeProcess, queue: bytes) -> None:
+def test_show_returns_the_creation_time_in_nanoseconds(shared_node: NodeProcess, queue: bytes) -> None:
     seconds, _ = shared_node.call("TIME")
     ctime = show(shared_node, add(shared_node, queue))[b"ctime"]
     assert isinstance(ctime, int)

@@ -191,7 +191,7 @@ def test_a_plain_ack_ends_a_leased_job(shared_node: NodeProcess, queue: bytes) -
     assert shared_node.call("ACKLEASE", job_id, token) == [b"NOJOB"]
 
 
-def test_a_nacked_lease_gives_the_job_back_at_once(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_nacked_lease_returns_the_job_at_once(shared_node: NodeProcess, queue: bytes) -> None:
     add(shared_node, queue)
     job_id, token = lease(shared_node, queue)
     assert shared_node.call("NACKLEASE", 0, job_id, token) == [b"OK"]
@@ -199,7 +199,7 @@ def test_a_nacked_lease_gives_the_job_back_at_once(shared_node: NodeProcess, que
     assert fact(shared_node, job_id, b"nacks") == 1
 
 
-def test_a_lease_nacked_with_a_delay_gives_the_job_back_later(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_lease_nacked_with_a_delay_returns_the_job_later(shared_node: NodeProcess, queue: bytes) -> None:
     add(shared_node, queue)
     job_id, token = lease(shared_node, queue)
     assert shared_node.call("NACKLEASE", 500_000, job_id, token) == [b"OK"]
@@ -266,20 +266,20 @@ def test_a_claim_on_an_empty_queue_is_an_empty_array_at_once(link: RawLink, queu
     assert link.ask("CLAIM", queue, "FROM", queue) == b"*0\r\n"
 
 
-def test_the_same_key_gives_the_same_jobs_again_and_no_others(shared_node: NodeProcess, queue: bytes) -> None:
+def test_the_same_key_returns_the_same_jobs_again_and_no_others(shared_node: NodeProcess, queue: bytes) -> None:
     ids = [add(shared_node, queue) for _ in range(5)]
     assert claim(shared_node, queue, queue, "COUNT", 3) == ids[:3]
     assert claim(shared_node, queue, queue, "COUNT", 5) == ids[:3]
     assert shared_node.call("QLEN", queue) == 2
 
 
-def test_another_key_gives_other_jobs(shared_node: NodeProcess, queue: bytes) -> None:
+def test_another_key_returns_other_jobs(shared_node: NodeProcess, queue: bytes) -> None:
     ids = [add(shared_node, queue) for _ in range(4)]
     assert claim(shared_node, queue + b"1", queue, "COUNT", 2) == ids[:2]
     assert claim(shared_node, queue + b"2", queue, "COUNT", 5) == ids[2:]
 
 
-def test_a_claim_of_no_jobs_only_looks(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_claim_of_no_jobs_only_reads(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue)
     assert claim(shared_node, queue, queue, "COUNT", 0) == []
     assert claim(shared_node, queue, queue) == [job_id]
@@ -318,7 +318,7 @@ def test_a_job_that_ended_otherwise_is_missing_from_its_claim(shared_node: NodeP
     assert claim(shared_node, queue, queue, "COUNT", 4) == [ids[3]]
 
 
-def test_nacking_a_claim_gives_all_its_jobs_back(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
+def test_nacking_a_claim_returns_all_its_jobs(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
     ids = [add(shared_node, queue) for _ in range(3)]
     claim(shared_node, queue, queue, "COUNT", 3)
     assert link.ask("NACKCLAIM", queue) == b":3\r\n"
@@ -326,7 +326,7 @@ def test_nacking_a_claim_gives_all_its_jobs_back(shared_node: NodeProcess, link:
     assert fact(shared_node, ids[0], b"nacks") == 1
 
 
-def test_a_claim_nacked_with_a_delay_gives_its_jobs_back_later(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_claim_nacked_with_a_delay_returns_its_jobs_later(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue)
     claim(shared_node, queue, queue)
     assert shared_node.call("NACKCLAIM", queue, 500_000) == 1
@@ -341,7 +341,7 @@ def test_extending_a_claim_extends_all_its_jobs(shared_node: NodeProcess, link: 
     assert all(800_000 < fact(shared_node, job_id, b"next-requeue-within") <= 900_000 for job_id in ids)
 
 
-def test_a_claim_lasts_two_minutes_unless_told(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_claim_lasts_two_minutes_by_default(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue)
     claim(shared_node, queue, queue)
     assert 60_000 < fact(shared_node, job_id, b"next-requeue-within") <= 120_000
@@ -398,7 +398,7 @@ def test_clients_that_wait_share_what_is_added_at_once(shared_node: NodeProcess,
 # JSCAN REPLY compact
 
 
-def test_a_compact_scan_gives_a_row_for_each_job(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
+def test_a_compact_scan_returns_a_row_for_each_job(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
     job_id = add(shared_node, queue, "RETRY", 0, "TTL", 5000)
     ctime, ttl_s = fact(shared_node, job_id, b"ctime"), fact(shared_node, job_id, b"ttl")
     row = b"*12\r\n$40\r\n%b\r\n$%d\r\n%b\r\n$6\r\nqueued\r\n$4\r\nbody\r\n:%d\r\n:%d\r\n" % (
@@ -408,7 +408,7 @@ def test_a_compact_scan_gives_a_row_for_each_job(shared_node: NodeProcess, link:
     assert reply == b"*2\r\n$1\r\n0\r\n*1\r\n" + row + b":0\r\n:0\r\n:1\r\n:0\r\n:0\r\n$-1\r\n"
 
 
-def test_a_compact_row_tells_what_show_does(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_compact_row_has_what_show_has(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = add(shared_node, queue, "RETRY", 40, "DELAY", 2000, "TTL", 5000)
     shared_node.call("NACK", "AFTER", 0, job_id)
     ((row,),) = shared_node.call("JSCAN", "QUEUE", queue, "BUSYLOOP", "REPLY", "compact")[1:]

@@ -91,7 +91,7 @@ def _plug_in(host: Host, bridge: str) -> None:
 
 
 def cuts(kind: str, hosts: list[Host]) -> list[tuple[Host, list[Host]]]:
-    """Tell who reaches whom no more."""
+    """Return which nodes can no longer reach each other."""
     few, many = hosts[:2], hosts[2:]
     if kind == "halves":
         return [(host, many) for host in few] + [(host, few) for host in many]

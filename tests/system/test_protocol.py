@@ -1,4 +1,4 @@
-"""The protocol below the commands, on a real socket: requests in both forms, cut anywhere, and what is no request."""
+"""The protocol below the commands, on a real socket: requests in both forms, cut anywhere, and what isn't a request."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_requests_may_come_byte_by_byte(open_link: OpenLink) -> None:
     assert link.rest() == PIECES_REPLY + b"+OK\r\n"
 
 
-# What is no request
+# What isn't a request
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_password_is_asked_for_after_name_and_arity_and_before_all_else(
         assert link.ask(*words.split()) == reply
 
 
-def test_memory_is_looked_at_after_the_password(locked_node: NodeProcess) -> None:
+def test_memory_is_checked_after_the_password(locked_node: NodeProcess) -> None:
     with RawLink(locked_node) as link:
         assert link.ask("AUTH", "secret") == b"+OK\r\n"
         refused = link.ask("ADDJOB", "queue", "body", "x")
@@ -280,7 +280,7 @@ def test_what_is_no_request_behind_a_waiting_one_is_answered_in_its_turn(
     assert link.rest().endswith(b"$4\r\nbody\r\n" + PONG + b"-ERR Protocol error: invalid multibulk length\r\n")
 
 
-def test_a_client_too_many_is_told_so_and_sent_away(start_node: StartNode) -> None:
+def test_a_client_too_many_is_informed_and_sent_away(start_node: StartNode) -> None:
     node = start_node(maxclients=3)
     wait_until(lambda: int(node.info()["connected_clients"]) == 1)
     with RawLink(node) as one, RawLink(node) as two, RawLink(node) as three:

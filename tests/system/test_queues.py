@@ -79,7 +79,7 @@ def test_a_peeked_job_is_queue_id_and_body(shared_node: NodeProcess, link: RawLi
         (-(2**63), b"edcba"),
     ],
 )
-def test_peeking_gives_the_oldest_first_or_the_newest_first(
+def test_peeking_returns_the_oldest_first_or_the_newest_first(
     shared_node: NodeProcess, queue: bytes, count: int, expected: bytes
 ) -> None:
     for body in "abcde":
@@ -88,11 +88,11 @@ def test_peeking_gives_the_oldest_first_or_the_newest_first(
 
 
 @pytest.mark.parametrize("count", [0, 5, -5])
-def test_peeking_into_an_empty_queue_gives_an_empty_array(link: RawLink, queue: bytes, count: int) -> None:
+def test_peeking_into_an_empty_queue_returns_an_empty_array(link: RawLink, queue: bytes, count: int) -> None:
     assert link.ask("QPEEK", queue, count) == b"*0\r\n"
 
 
-def test_peeking_at_no_job_gives_an_empty_array(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
+def test_peeking_at_no_job_returns_an_empty_array(shared_node: NodeProcess, link: RawLink, queue: bytes) -> None:
     add(shared_node, queue)
     assert link.ask("QPEEK", queue, 0) == b"*0\r\n"
 
@@ -149,7 +149,7 @@ def test_every_queueing_counts_as_in_and_only_a_fetch_as_out(shared_node: NodePr
 
 
 @pytest.mark.parametrize("state", [b"in", b"out", b"all"])
-def test_the_facts_of_a_queue_tell_its_pause(shared_node: NodeProcess, queue: bytes, state: bytes) -> None:
+def test_the_facts_of_a_queue_have_its_pause(shared_node: NodeProcess, queue: bytes, state: bytes) -> None:
     shared_node.call("PAUSE", queue, state)
     assert stat(shared_node, queue)[b"pause"] == state
 
@@ -237,7 +237,7 @@ def test_a_wrong_scan_is_refused_in_the_words_that_clients_know(
     assert link.ask(command, *words.split()) == f"-{problem}\r\n".encode()
 
 
-def test_a_scan_of_queues_gives_a_cursor_and_names_as_bulks(node: NodeProcess) -> None:
+def test_a_scan_of_queues_returns_a_cursor_and_names_as_bulks(node: NodeProcess) -> None:
     node.call("ADDJOB", "queue", "body", 0)
     with RawLink(node) as link:
         assert link.ask("QSCAN") == b"*2\r\n$1\r\n0\r\n*1\r\n$5\r\nqueue\r\n"
@@ -256,7 +256,7 @@ def test_following_the_cursor_finds_every_queue(shared_node: NodeProcess, queue:
     assert names <= set(scan(shared_node, "QSCAN", *options.split()))
 
 
-def test_a_scan_gives_about_as_many_queues_as_it_is_asked_for(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_scan_returns_about_as_many_queues_as_it_is_asked_for(shared_node: NodeProcess, queue: bytes) -> None:
     for number in range(20):
         shared_node.call("PAUSE", queue + b"-%d" % number, "in")
     cursor, names = shared_node.call("QSCAN", "COUNT", 5)
@@ -315,7 +315,7 @@ def test_a_scan_of_jobs_knows_states_and_replies(link: RawLink, words: str, prob
 
 
 @pytest.mark.parametrize("reply", [[], ["REPLY", "id"]])
-def test_a_scan_of_jobs_gives_ids_as_simple_strings(
+def test_a_scan_of_jobs_returns_ids_as_simple_strings(
     shared_node: NodeProcess, link: RawLink, queue: bytes, reply: list[str]
 ) -> None:
     job_id = add(shared_node, queue)
@@ -366,7 +366,9 @@ def test_a_scan_can_ask_for_jobs_by_state(
 
 
 @pytest.mark.parametrize("count", [1, 2, 50])
-def test_a_scan_of_jobs_gives_no_more_than_it_is_asked_for(shared_node: NodeProcess, queue: bytes, count: int) -> None:
+def test_a_scan_of_jobs_returns_no_more_than_it_is_asked_for(
+    shared_node: NodeProcess, queue: bytes, count: int
+) -> None:
     with shared_node.connect() as connection:
         ids = set(connection.pipeline([("ADDJOB", queue, "body", 0)] * 256))
     met: list[bytes] = []

@@ -185,7 +185,7 @@ BEGINNINGS: dict[str, list[st.SearchStrategy[bytes]]] = {
 
 
 def words_of(name: str) -> st.SearchStrategy[bytes]:
-    """Give what to try as arguments of a command."""
+    """Return what to try as arguments of a command."""
     if name == "debug":  # its words stop or crash; so no word that isn't known to be harmless
         return st.sampled_from(SUBCOMMANDS[name]).map(str.encode)
     own = [word.encode() for word in SUBCOMMANDS.get(name, [])]
@@ -195,7 +195,7 @@ def words_of(name: str) -> st.SearchStrategy[bytes]:
 
 
 def requests_of(name: str) -> st.SearchStrategy[list[bytes]]:
-    """Give requests with this command; SHUTDOWN is only told what it refuses."""
+    """Return requests with this command; SHUTDOWN only with arguments that it refuses."""
     first = [name.encode()] if name != "shutdown" else [b"shutdown", b"x"]
     anything = st.lists(words_of(name), max_size=8).map(lambda words: first + words)
     if name not in BEGINNINGS:
@@ -316,7 +316,7 @@ def test_a_request_larger_than_a_gigabyte_is_cut_off(start_node: StartNode) -> N
         with pytest.raises(ConnectionError):
             link.send(megabyte + b"\r\n" + bulk + megabyte * 100)
     assert node.call("PING") == b"PONG"
-    assert "larger than 1073741824 bytes" in node.log.read_text()
+    assert "at most 1073741824 bytes" in node.log.read_text()
 
 
 def test_a_number_with_a_tail_behind_a_nul_is_not_kept(node: NodeProcess) -> None:

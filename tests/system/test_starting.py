@@ -65,7 +65,7 @@ class FileNode(NodeProcess):
 
 
 def failed_start(*words: object, cwd: Path) -> str:
-    """Start a node that can't, and give what it says."""
+    """Start a node that can't, and return what it says."""
     argv = [sys.executable, "-m", "penstock", "server", *map(str, words)]
     done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=30, check=False)
     output = done.stdout + done.stderr
@@ -130,7 +130,7 @@ def test_a_file_of_the_original_starts_a_node(tmp_path: Path) -> None:
         (["--appendfilename", "a/b"], "appendfilename"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(tmp_path: Path, words: list[str], told: str) -> None:
+def test_a_mistake_is_reported_in_a_sentence(tmp_path: Path, words: list[str], told: str) -> None:
     rest = ["--port", free_port()] if "--port" not in words else []
     output = failed_start(*words, *rest, cwd=tmp_path)
     assert told in output
@@ -182,7 +182,7 @@ def test_a_directory_is_free_again_after_a_crash(start_node: StartNode) -> None:
 
 
 @pytest.mark.parametrize("content", ["nonsense\n", "x" * 5000, "\0\0\0\0"])
-def test_a_damaged_file_of_the_cluster_is_told_in_a_sentence(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_of_the_cluster_is_reported_in_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "nodes.conf").write_text(content)
     assert "nodes.conf" in failed_start("--port", free_port(), "--dir", tmp_path, cwd=tmp_path)
 
@@ -197,13 +197,18 @@ def test_a_line_about_another_node_that_can_not_be_read_is_named_and_left_out(st
         f"{'5' * 40} 127.0.0.1:60000 noflags 0 0 connected\n",
         f"{'6' * 40} nowhere:7711 noflags 0 0 connected\n",
         "nonsense\n",
+        f"{'7' * 40} 127.0.0.1:\xb2\xb2\xb2 noflags 0 0 connected\n",  # digits to str.isdigit
+        f"{'8' * 40} 127.0.0.1:{'7' * 5000} noflags 0 0 connected\n",
+        f"{mine.decode()} 127.0.0.1:7711 noflags 0 0 connected\n",
+        f"{'9' * 39}\x01 127.0.0.1:7711 noflags 0 0 connected\n",
     ]
-    conf.write_text("".join(lines))
+    conf.write_text("".join(lines), "latin-1")
     node.start()
     assert node.call("CLUSTER", "MYID") == mine
-    assert len(node.call("CLUSTER", "NODES").splitlines()) == 1
+    (line,) = node.call("CLUSTER", "NODES").splitlines()
+    assert b" myself " in line
     log = node.log.read_text()
-    assert all(f"nodes.conf line {number} is left out" in log for number in (2, 3, 4))
+    assert all(f"nodes.conf line {number} is left out" in log for number in range(2, 9))
 
 
 def test_certificates_that_must_be_shown_need_an_authority(tmp_path: Path) -> None:

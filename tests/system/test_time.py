@@ -93,7 +93,7 @@ def test_a_wait_for_nothing_ends_with_a_null_array(link: RawLink, queue: bytes, 
     assert time.monotonic() - began >= timeout_ms / 1000 - 0.001
 
 
-def test_a_lease_that_ends_gives_its_job_back(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_lease_that_ends_returns_its_job(shared_node: NodeProcess, queue: bytes) -> None:
     began = time.monotonic()
     job_id = shared_node.call("ADDJOB", queue, "body", 0)
     token = fetch(shared_node, queue, "LEASE", 300)[0][3]
@@ -102,7 +102,7 @@ def test_a_lease_that_ends_gives_its_job_back(shared_node: NodeProcess, queue: b
     assert shared_node.call("ACKLEASE", job_id, token) == [b"STALE"]
 
 
-def test_a_nack_with_a_delay_gives_the_job_back_not_early(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_nack_with_a_delay_returns_the_job_not_early(shared_node: NodeProcess, queue: bytes) -> None:
     job_id = shared_node.call("ADDJOB", queue, "body", 0)
     fetch(shared_node, queue)
     began = time.monotonic()
@@ -111,14 +111,14 @@ def test_a_nack_with_a_delay_gives_the_job_back_not_early(shared_node: NodeProce
     assert time.monotonic() - began >= 0.4
 
 
-def test_a_claim_that_nobody_renews_gives_its_jobs_back(shared_node: NodeProcess, queue: bytes) -> None:
+def test_a_claim_that_nobody_renews_returns_its_jobs(shared_node: NodeProcess, queue: bytes) -> None:
     ids = shared_node.call("ADDJOBS", queue, 0, "BODIES", "a", "b")
     shared_node.call("CLAIM", queue, "COUNT", 2, "LEASE", 300, "FROM", queue)
     wait_until(lambda: shared_node.call("QLEN", queue) == 2)
     assert [job[1] for job in fetch(shared_node, queue, "COUNT", 2)] == ids
 
 
-def test_the_age_of_a_queue_is_told_in_seconds(shared_node: NodeProcess, queue: bytes) -> None:
+def test_the_age_of_a_queue_is_reported_in_seconds(shared_node: NodeProcess, queue: bytes) -> None:
     began = time.monotonic()
     shared_node.call("PAUSE", queue, "in")
     wait_until(lambda: shared_node.call("QSTAT", queue)[5] >= 1)

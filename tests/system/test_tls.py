@@ -88,7 +88,7 @@ def test_a_client_refuses_a_node_of_another_authority(
 
 
 def is_let_in(node: NodeProcess, ca: Authority, pair: Pair | None) -> bool:
-    """Tell whether a client gets an answer. With TLS 1.3 a refusal comes only after its side of the handshake."""
+    """Whether a client gets an answer. With TLS 1.3 a refusal comes only after its side of the handshake."""
     try:
         with tls_link(node, ca, pair) as connection:
             return connection.execute("PING") == b"PONG"
@@ -132,7 +132,7 @@ def test_those_who_speak_no_tls_harm_nobody(start_node: StartNode, authority: Au
                 with suppress(ConnectionError):  # it may hang up without having read all
                     assert b"PONG" not in link.rest()
     with RawLink(node) as link, RawLink(node) as other:
-        # And the other way round: a TLS handshake on the plain port is no request.
+        # And the other way round: a TLS handshake on the plain port isn't a request.
         link.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n")
         assert link.reply().startswith(b"-ERR")
         assert other.ask("PING") == b"+PONG\r\n"
@@ -154,7 +154,7 @@ def test_old_versions_of_tls_are_refused(start_node: StartNode, authority: Autho
 
 
 @pytest.mark.parametrize("broken", ["cert", "key", "ca"])
-def test_files_that_are_no_certificates_are_told_in_a_sentence(
+def test_files_that_are_not_certificates_are_reported_in_a_sentence(
     tmp_path: Path, authority: Authority, broken: str
 ) -> None:
     pair = authority.sign("node")
@@ -162,7 +162,7 @@ def test_files_that_are_no_certificates_are_told_in_a_sentence(
     argv = [sys.executable, "-m", "penstock", "server", "--port", "0", "--tls-port", str(free_port())]
     argv += ["--tls-cert-file", str(files["cert"]), "--tls-key-file", str(files["key"])]
     argv += ["--tls-ca-cert-file", str(files["ca"]), "--dir", str(tmp_path)]
-    for content in (None, "this is no certificate"):
+    for content in (None, "this isn't a certificate"):
         if content is not None:
             files[broken].write_text(content)
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)

@@ -58,10 +58,10 @@ def test_a_consumer_of_the_library_gets_a_job_of_another_node_after_a_long_pause
             assert calls(*pair) <= before + LATE_CALLS
         finally:
             for node in pair:
-                node.call("ADDJOB", QUEUE, "the end", 0, "REPLICATE", 1)  # or a thread would wait for ever
+                node.call("ADDJOB", QUEUE, "the end", 0, "REPLICATE", 1)  # or a thread would wait forever
 
 
-def test_a_nack_on_another_node_brings_the_job_to_who_waits(pair: tuple[NodeProcess, NodeProcess]) -> None:
+def test_a_nack_on_another_node_brings_the_job_to_a_waiting_client(pair: tuple[NodeProcess, NodeProcess]) -> None:
     first, second = pair
     job_id = first.call("ADDJOB", QUEUE, "body", 0, "REPLICATE", 2, "RETRY", 3600)
     assert first.call("GETJOB", "FROM", QUEUE)

@@ -5,8 +5,10 @@ P9: deaths of workers count as tries. P1: nothing is lost.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -17,8 +19,9 @@ import pytest
 from penstock import blocking
 from penstock.job import JobState
 from penstock.queues.dead_letter import ERROR
-from penstock.worker.supervisor import EXIT_REPLACE
-from tests.processes import NodeProcess, wait_until
+from penstock.worker.supervisor import EXIT_REPLACE, Supervisor
+from tests.processes import wait_until
+from tests.server_fixtures import store_url
 from tests.servers import RedisServer
 from tests.worker_process import WorkerProcess
 
@@ -31,18 +34,7 @@ _numbers = count(1)
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of each kind. Waiting workers look often, where the store has nothing that wakes them."""
-    kind: str = request.param
-    if kind == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db?poll=0.05"
-    if kind == "redis+oq":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        return f"redis+oq://{redis.host}:{redis.port}/0?poll=0.5"
-    if kind == "postgresql":
-        address: str = request.getfixturevalue("postgres_database")
-        return f"{address}?poll=0.5"
-    node: NodeProcess = request.getfixturevalue("shared_node")
-    return f"disque://{node.host}:{node.port}"
+    return store_url(request, tmp_path)
 
 
 @pytest.fixture
@@ -160,7 +152,7 @@ def test_leases_are_kept_in_a_long_run(url: str, work: Callable[[str], WorkerPro
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_gives_back_the_rest(
+def test_a_worker_that_is_stopped_ends_what_it_runs_and_returns_the_rest(
     url: str, number: signal.Signals, work: Callable[[str], WorkerProcess]
 ) -> None:
     worker = work(url)
@@ -380,6 +372,23 @@ def test_a_process_whose_function_hangs_is_replaced(
     assert (payload, error.partition(",")[0]) == ("bad", "it took longer than its time limit of 0.3 s")
     assert [event["code"] for event in worker.events("child")] == [EXIT_REPLACE]
     assert len({note.pid for note in worker.notes("began")}) == 2
+
+
+def test_a_first_process_that_is_killed_before_it_began_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+    supervisor = Supervisor([command] * 2, shutdown_timeout=1, until_empty=True)
+    assert asyncio.run(supervisor.run()) == 128 + signal.SIGKILL
+    assert caplog.messages == ["Process 1 was killed by signal 9 before it began."]
+
+
+def test_a_stop_while_the_first_process_starts_is_no_failure() -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    async def stop_at_once() -> int:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        return await Supervisor([command], shutdown_timeout=1, until_empty=False).run()
+
+    assert asyncio.run(stop_at_once()) == 0
 
 
 def test_several_processes_until_empty(redis_url: str, work: Callable[[str], WorkerProcess]) -> None:

@@ -8,15 +8,17 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     wait 0.5               time passes, in seconds
     suspend 3600           time passes, and all nodes stand still: as much as is wanted, at once
     cut A B                A and B no longer reach each other; `heal` ends all cuts
+    slow A B 0.05          what A sends to B arrives after 0.05 s; `heal` ends that, too
     deafen A2              replies to it no longer leave the node, as to a client whose link is broken
     close A2               the node hears that it is gone
     stop A / go A          A stands still: what is sent to it comes when it goes on
-    rewrite A              A writes its journal anew
+    rewrite A              A rewrites its journal
     shut A / open A        others can't open links to A; `open` lets them
     crash A / start A      A's process is gone, memory and all; it comes back with its disk
     gossip                 from here on PINGs and PONGs are shown, too
 
-Ids of nodes are shown as their letters, those of jobs as J1, J2 and so on.
+Ids of nodes are shown as their letters, those of jobs as J1, J2 and so on. `QUEUED J1=2/1` tells its nacks and
+deliveries.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from typing import Any
 
 import hiredis
 
-from penstock.broker.core.gossip import Line
+from penstock.broker.core.gossip import LinkInfo
 from penstock.broker.core.membership import LINKED, Peer, cluster_from_text
 from penstock.broker.persistence import Persistence
 from penstock.wire import bus
-from tests.unit.broker.harness import CRON_S, Desk, Seat
+from tests.unit.broker.harness import CRON_S, LocalClient, LocalServer
 
 LATENCY_S = 0.001
 GOSSIP = ("PING", "PONG", "MEET")
@@ -49,13 +51,13 @@ class Port:
         self.stage.after(LATENCY_S, self._opened, peer)
 
     def _opened(self, peer: Peer) -> None:
-        desk = self.stage.desks.get(self.name)
-        if desk is None or peer.link == 0:
+        server = self.stage.servers.get(self.name)
+        if server is None or peer.link == 0:
             return
         if self.stage.can_reach(self.name, _name(peer.ip)) and _name(peer.ip) not in self.stage.shut:
-            desk.broker.link_opened(peer)
+            server.broker.link_opened(peer)
         else:
-            desk.broker.link_lost(peer)
+            server.broker.link_lost(peer)
 
     def disconnect(self, peer: Peer) -> None:
         """Nothing is kept of a link."""
@@ -67,19 +69,21 @@ class Port:
     def send(self, peer: Peer, data: bytes) -> None:
         for message in bus.BusReader().feed(data):
             self.stage.show_message(self.name, _name(peer.ip), message)
-            self.stage.after(LATENCY_S, self.stage.deliver, self.name, peer, message)
+            latency_s = self.stage.latencies_s.get((self.name, _name(peer.ip)), LATENCY_S)
+            self.stage.after(latency_s, self.stage.deliver, self.name, peer, message)
 
 
 class Stage:
     """All nodes, their clients, and what happened since the last look."""
 
     def __init__(self) -> None:
-        self.desks: dict[str, Desk] = {}
+        self.servers: dict[str, LocalServer] = {}
         self.disks: dict[str, Any] = {}
         self.conf: dict[str, str] = {}
         self.directives: dict[str, object] = {}
-        self.seats: dict[str, Seat] = {}
+        self.clients: dict[str, LocalClient] = {}
         self.cuts: set[frozenset[str]] = set()
+        self.latencies_s: dict[tuple[str, str], float] = {}  # of slow links: from, to
         self.stopped: set[str] = set()
         self.shut: set[str] = set()
         self.originals: set[str] = set()
@@ -98,7 +102,7 @@ class Stage:
         heappush(self._events, (self.now_s + seconds, self._sequence, do, args))
 
     def can_reach(self, name: str, other: str) -> bool:
-        return other in self.desks and frozenset((name, other)) not in self.cuts
+        return other in self.servers and frozenset((name, other)) not in self.cuts
 
     def deliver(self, sender: str, peer: Peer, data: bytes) -> None:
         receiver = _name(peer.ip)
@@ -114,7 +118,7 @@ class Stage:
             self.show_message(receiver, sender, answer)
             self.after(LATENCY_S, self._answered, receiver, sender, peer, answer)
 
-        self.desks[receiver].broker.receive(Line(None, _ip(sender), _ip(receiver), reply), [data])
+        self.servers[receiver].broker.receive(LinkInfo(None, _ip(sender), _ip(receiver), reply), [data])
 
     def _answered(self, sender: str, receiver: str, peer: Peer, data: bytes) -> None:
         if not self.can_reach(sender, receiver):
@@ -122,7 +126,7 @@ class Stage:
         if sender in self.originals:
             data = data[:102] + bytes(34) + data[136:]
         if peer.link == LINKED:
-            self.desks[receiver].broker.receive(Line(peer, _ip(sender), _ip(receiver), lambda _: None), [data])
+            self.servers[receiver].broker.receive(LinkInfo(peer, _ip(sender), _ip(receiver), lambda _: None), [data])
 
     # Words.
 
@@ -134,7 +138,7 @@ class Stage:
             return
         self.lines.append(f"{sender} -> {receiver}  {' '.join([name, *self._words(message)])}")
 
-    def _words(self, message: bus.Message) -> list[str]:
+    def _words(self, message: bus.BusMessage) -> list[str]:
         flags = [word for bit, word in FLAG_WORDS if message.flags & bit and message.type not in bus.NAME_TYPES]
         if message.type not in bus.NAME_TYPES and (tries := bus.tries_of(message.flags)) > 0:
             flags.append(f"tries {tries}")
@@ -151,7 +155,7 @@ class Stage:
             return [queue.decode(), str(value)] + ([f"waiting={waiting}"] if waiting else ["once"] * bool(is_poll))
         kind, nodes, refs = bus.references(message)
         words = [bus.TYPE_NAMES[kind]] if message.type == bus.MANY else []
-        words += [self._job(job_id) + (f"={value}" if value else "") for job_id, value in refs]
+        words += [self._job(job_id) + _value(value) for job_id, value in refs]
         return words + ([f"held by {_letters(nodes)}"] if nodes else []) + flags
 
     def _job(self, job_id: bytes) -> str:
@@ -203,14 +207,14 @@ class Stage:
 
     def _do_start(self, name: str) -> None:
         directives: dict[str, Any] = {"cluster_node_timeout": 3000, **self.directives, "appendonly": False}
-        desk = Desk(_id(name), **directives)
-        desk.now_s = self.now_s
+        server = LocalServer(_id(name), **directives)
+        server.now_s = self.now_s
         if name in self.disks:
-            desk.disk = desk.broker.disk = self.disks[name]
-            desk.broker.persistence = Persistence(desk.broker)
-        self.disks[name] = desk.disk
-        self.desks[name] = desk
-        broker = desk.broker
+            server.disk = server.broker.disk = self.disks[name]
+            server.broker.persistence = Persistence(server.broker)
+        self.disks[name] = server.disk
+        self.servers[name] = server
+        broker = server.broker
         broker.set_clock()
         broker.node.take_cluster(cluster_from_text(self.conf[name], int(self.now_s * 1000)))
         broker.use_bus(Port(self, name))
@@ -220,23 +224,27 @@ class Stage:
                 pass
             broker.persistence.end_load()
             broker.persistence.open()
-        broker.reguard()
+        broker.refresh_checks()
 
     def _do_crash(self, name: str) -> None:
-        broker = self.desks.pop(name).broker
+        broker = self.servers.pop(name).broker
         self.conf[name] = broker.node.cluster.text(False)
-        for seat in [seat for seat in self.seats if seat[0] == name]:
-            del self.seats[seat]
-        for other, desk in self.desks.items():
-            for peer in desk.broker.node.cluster.peers.values():
+        for client in [client for client in self.clients if client[0] == name]:
+            del self.clients[client]
+        for other, server in self.servers.items():
+            for peer in server.broker.node.cluster.peers.values():
                 if peer.ip == _ip(name) and peer.link and other != name:
-                    desk.broker.link_lost(peer)
+                    server.broker.link_lost(peer)
 
     def _do_cut(self, *names: str) -> None:
         self.cuts.add(frozenset(names))
 
+    def _do_slow(self, sender: str, receiver: str, seconds: str) -> None:
+        self.latencies_s[sender, receiver] = float(seconds)
+
     def _do_heal(self) -> None:
         self.cuts.clear()
+        self.latencies_s.clear()
 
     def _do_stop(self, name: str) -> None:
         self.stopped.add(name)
@@ -251,19 +259,19 @@ class Stage:
         self.shut.remove(name)
 
     def _do_rewrite(self, name: str) -> None:
-        broker = self.desks[name].broker
+        broker = self.servers[name].broker
         broker.persistence.begin_rewrite()
-        self.desks[name].finish_rewrite()
+        self.servers[name].finish_rewrite()
 
     def _do_gossip(self) -> None:
         self.shows_gossip = True
 
     def _do_deafen(self, name: str) -> None:
-        self.seats[name].takes = False
+        self.clients[name].takes = False
 
     def _do_close(self, name: str) -> None:
-        seat = self.seats.pop(name)
-        self.desks[name[0]].broker.disconnect(seat.client)
+        client = self.clients.pop(name)
+        self.servers[name[0]].broker.disconnect(client.client)
 
     def _do_wait(self, seconds: str) -> None:
         self._wait(float(seconds))
@@ -276,8 +284,8 @@ class Stage:
         while self.now_s < until - 1e-9:
             step = min(until, (int(self.now_s / CRON_S + 1e-6) + 1) * CRON_S)
             self._run_until(step)
-            for desk in self.desks.values():
-                desk.broker.cron()
+            for server in self.servers.values():
+                server.broker.cron()
             self._run_until(step)
 
     def _run_until(self, until: float) -> None:
@@ -285,8 +293,8 @@ class Stage:
         self._settle()
         while True:
             due = [self._events[0][0]] if self._events else []
-            for desk in self.desks.values():
-                next_ms = desk.broker.node.timers.next_ms()
+            for server in self.servers.values():
+                next_ms = server.broker.node.timers.next_ms()
                 if next_ms is not None:
                     due.append(max(self.now_s, next_ms / 1000))
             if not due or min(due) > until + 1e-9:
@@ -295,10 +303,10 @@ class Stage:
             while self._events and self._events[0][0] <= self.now_s + 1e-9:
                 _, _, do, args = heappop(self._events)
                 do(*args)
-            for desk in self.desks.values():
-                next_ms = desk.broker.node.timers.next_ms()
+            for server in self.servers.values():
+                next_ms = server.broker.node.timers.next_ms()
                 if next_ms is not None and next_ms <= int(self.now_s * 1000):
-                    desk.broker.tick()
+                    server.broker.tick()
             self._settle()
             if min(due) <= self.now_s and not self._events:
                 self._set_clock(self.now_s + 0.0005)
@@ -306,30 +314,36 @@ class Stage:
 
     def _set_clock(self, now_s: float) -> None:
         self.now_s = now_s
-        for desk in self.desks.values():
-            desk.now_s = now_s
+        for server in self.servers.values():
+            server.now_s = now_s
 
     def _settle(self) -> None:
-        for name, desk in self.desks.items():
-            desk.turn()
-            for seat_name, seat in self.seats.items():
+        for name, server in self.servers.items():
+            server.turn()
+            for seat_name, client in self.clients.items():
                 if seat_name[0] == name:
-                    self.lines += [f"{seat_name}> {self._plain(reply)}" for reply in seat.pushed()]
+                    self.lines += [f"{seat_name}> {self._plain(reply)}" for reply in client.pushed()]
 
     def _command(self, seat_name: str, words: list[str]) -> None:
-        seat = self.seats.get(seat_name)
-        if seat is None:
-            seat = self.seats[seat_name] = self.desks[seat_name[0]].client()
+        client = self.clients.get(seat_name)
+        if client is None:
+            client = self.clients[seat_name] = self.servers[seat_name[0]].client()
         ids = {name: job_id for job_id, name in self.jobs.items()}
         args = [ids.get(word, word) if word[:1] == "J" else word for word in words]
         args = [_id(word[1:]) if isinstance(word, str) and word.startswith("@") else word for word in args]
         args = [_ip(word[3:]) if isinstance(word, str) and word.startswith("ip:") else word for word in args]
-        seat.send(list(args))
+        client.send(list(args))
 
     def told(self) -> list[str]:
-        """Give what happened since the last look."""
+        """Return what happened since the last look."""
         lines, self.lines = self.lines, []
         return lines
+
+
+def _value(value: int) -> str:
+    if value & bus.HAS_COUNTERS:
+        return f"={value >> bus.NACKS_SHIFT & bus.NACKS_MASK}/{value & bus.DELIVERIES_MASK}"
+    return f"={value}" if value else ""
 
 
 def _id(name: str) -> bytes:

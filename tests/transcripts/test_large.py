@@ -25,7 +25,7 @@ def test_a_link_on_which_something_large_moves_is_kept(monkeypatch: pytest.Monke
     monkeypatch.setattr(Port, "moves", lambda self, peer: moves)
     stage = Stage()
     stage.do("nodes A B")
-    peer = stage.desks["A"].broker.node.cluster.peers[b"b" * 40]
+    peer = stage.servers["A"].broker.node.cluster.peers[b"b" * 40]
     linked_ms = peer.linked_ms
     stage.do("stop B")
     stage.do("wait 6")

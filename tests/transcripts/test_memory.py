@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.core.blocking import waits_bytes
-from penstock.broker.core.exchange import EXCHANGE_BYTES, Exchange
-from penstock.broker.core.finished import ENTRY_BYTES
+from penstock.broker.core.federation import EXCHANGE_BYTES, Exchange
 from penstock.broker.core.jobs import JOB_BYTES, Confirming, Holders, Job
 from penstock.broker.core.queues import QUEUE_BYTES, Queue
+from penstock.broker.core.registry import ENTRY_BYTES
+from penstock.broker.core.replication import Addition
 from penstock.broker.core.tokens import claims_bytes
-from penstock.broker.core.waiting import Addition, Waiter
+from penstock.broker.core.waiters import Waiter, waits_bytes
 from tests.transcripts.stage import Stage
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -35,7 +35,7 @@ def test_nothing_that_a_node_lets_go_of_is_in_a_cycle(story: Path) -> None:
     try:
         stage = Stage()
         play(stage, story)
-        alive = stage.desks  # a stage that ends is full of cycles of its own: only what nodes drop counts
+        alive = stage.servers  # a stage that ends is full of cycles of its own: only what nodes drop counts
         gc.collect()
         lost = [thing for thing in gc.garbage if isinstance(thing, KINDS)]
         assert alive
@@ -55,8 +55,8 @@ def _of_a_crashed_node(stage: Stage, thing: object) -> bool:
 def test_memory_is_accounted_for_to_the_byte(story: Path) -> None:
     stage = Stage()
     play(stage, story)
-    for desk in stage.desks.values():
-        node = desk.broker.node
+    for server in stage.servers.values():
+        node = server.broker.node
         queues = node.queues.by_name.values()
         jobs = sum(JOB_BYTES + len(job.body) for job in node.jobs)
         names = sum(QUEUE_BYTES + len(queue.name) for queue in queues)

@@ -114,12 +114,12 @@ def test_gossip_is_counted_in_whole_messages(outcome):
     assert outcome.bytes_per_s == pytest.approx(outcome.messages_per_s * (header + 3 * entry))
 
 
-def test_the_same_seed_gives_the_same_times(outcome):
+def test_the_same_seed_makes_the_same_times(outcome):
     again = gossip.simulate(gossip.Setup(5, 1000), seed=1)
     assert dataclasses.replace(again, cpu_ms_per_s=outcome.cpu_ms_per_s) == outcome
 
 
-def test_what_never_happens_is_told_as_such():
+def test_what_never_happens_is_reported_as_such():
     world = World(seed=1, node_timeout_ms=1000)
     world.add_cluster(2)
     world.end(world.machines[1], KILLED)

@@ -258,7 +258,7 @@ def test_what_no_original_sends_is_a_violation(kind: str, fields: dict[str, Any]
     assert len(complaints_of(sample(kind, **fields))) == 1
 
 
-def test_the_zeros_of_gossip_and_of_marks_are_looked_at() -> None:
+def test_the_zeros_of_gossip_and_of_marks_are_checked() -> None:
     raw = bytearray(sample("PONG").encode())
     for place in (142, 143, 144 + 57, 144 + 98, 144 + 103):
         changed = raw.copy()
@@ -373,7 +373,7 @@ def test_a_stranger_is_heard_and_sends_no_word_of_its_own(start_peer: StartPeer)
     assert [message.kind for message in right.received] == ["DELJOB"]
 
 
-def test_a_peer_links_to_several_nodes_and_is_told_which(start_peer: StartPeer) -> None:
+def test_a_peer_links_to_several_nodes_and_knows_which(start_peer: StartPeer) -> None:
     one, two, three = start_peer(), start_peer(), start_peer()
     for other in (two, three):
         one.join(other.host, other.port)

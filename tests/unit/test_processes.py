@@ -25,7 +25,7 @@ input()
 
 @contextmanager
 def another_process(first: int) -> Iterator[set[int]]:
-    """Give the ports that another process was given, from a range that begins there; it lives until the end."""
+    """Return the ports that another process was given, from a range that begins there; it lives until the end."""
     argv = [sys.executable, "-c", OTHER.format(first=first)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None

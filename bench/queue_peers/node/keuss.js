@@ -1,5 +1,6 @@
 // Keuss: `node keuss.js redis-list|redis-oq|postgres alone|shared JOBS LATENCIES REDIS_PORT [POSTGRES_PORT USER DATABASE]`
-// prints one line of JSON, as ../__init__.py describes it.
+// prints one line of JSON, as ../__init__.py describes it. `node keuss.js mongo|pl-mongo|... shared JOBS 0 URL` is the same on a
+// MongoDB that runs, where "shared" are Keuss' defaults: signals and counts in databases beside that of the URL.
 //
 // "alone" is Keuss with what it comes with: it signals and counts within its process. "shared" signals and counts in Redis, which
 // several processes on one queue need. Latencies are always measured between two processes, and so with signals in Redis; since Keuss
@@ -19,8 +20,9 @@ const [role, backend, providers, jobs, count, redisPort, postgresPort, user, dat
 const redis = { host: '127.0.0.1', port: Number(redisPort) }
 
 async function open (name, isShared) {
-  const options = { redis: { ...redis }, postgres: { host: '127.0.0.1', port: Number(postgresPort), user, database } }
-  if (isShared) {
+  const isMongo = redisPort.startsWith('mongodb:')
+  const options = isMongo ? { url: redisPort } : { redis: { ...redis }, postgres: { host: '127.0.0.1', port: Number(postgresPort), user, database } }
+  if (isShared && !isMongo) {
     options.signaller = { provider: require('keuss/signal/redis-pubsub'), opts: { ...redis } }
     options.stats = { provider: require('keuss/stats/redis'), opts: { ...redis } }
   }

@@ -16,7 +16,7 @@ function once (child, field) {
   })
 }
 
-// Does something so many times, one after the other; it gives the seconds that each took.
+// Calls a function that returns seconds `count` times, one after the other; returns percentiles in milliseconds.
 async function latencies (count, one) {
   if (count === 0) return {}
   const waits = []
@@ -25,7 +25,7 @@ async function latencies (count, one) {
   return { latency_p50_ms: waits[count >> 1] * 1000, latency_p99_ms: waits[Math.floor(count * 0.99)] * 1000 }
 }
 
-// Calls, so many of them, with so many under way at any time; gives how many a second.
+// Makes `count` calls, `inFlight` of them under way at any time; returns the rate per second.
 async function rate (count, inFlight, call) {
   let left = count
   const some = async () => { while (left-- > 0) await call() }

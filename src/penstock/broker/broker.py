@@ -1,9 +1,9 @@
 """The broker: a node with its commands, clients, configuration and journal. Everything but sockets and the event loop.
 
-A shell (server.py, or a test with a clock of its own) gives it requests (`run`), time (`tick`, `cron`) and a way to
-send. Requests of one turn are run one after another, their replies collect, and `flush` sends them all, once the
-journal has what they promise. That is where batching comes from: one write to the journal and one to each socket a
-turn.
+A shell (server.py, or a test with a clock of its own) passes in requests (`run`), messages of other nodes (`receive`)
+and time (`tick`, `cron`). The requests of one turn are run one after another and their replies collect. At the end of
+the turn `flush` writes the journal, then sends the messages to other nodes, then the replies (core/inputs.py says why
+in this order): one write to the journal and one to each socket a turn.
 """
 
 from __future__ import annotations
@@ -12,29 +12,37 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.broker.clients import REPLY_ON, REPLY_SKIP, REPLY_SKIP_NEXT, Client, Sink, requests_bytes
+from penstock.broker.clients import (
+    REPLY_ON,
+    REPLY_SKIP,
+    REPLY_SKIP_NEXT,
+    Client,
+    ConnectionLimits,
+    Sink,
+    requests_bytes,
+)
 from penstock.broker.commands.handlers import HANDLERS, RUN_HANDLERS, Handler
 from penstock.broker.commands.jobs import shape_addition, shape_outcome
 from penstock.broker.commands.table import COMMANDS, CommandInfo
 from penstock.broker.config import Config, is_secret
-from penstock.broker.core import blocking, draining, eviction, gossip, messages
-from penstock.broker.core.adding import Terms
-from penstock.broker.core.blocking import serve_ready
-from penstock.broker.core.federation import tell_waits
-from penstock.broker.core.gossip import Line
+from penstock.broker.core import inputs
+from penstock.broker.core.adding import AddRules
+from penstock.broker.core.gossip import LinkInfo
 from penstock.broker.core.ids import Entropy
+from penstock.broker.core.inputs import receive, serve_ready, tell_waits
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.memory import Memory
 from penstock.broker.core.node import Node
 from penstock.broker.core.outbox import BusPort
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.waiting import Addition, Waiter
+from penstock.broker.core.replication import Addition
+from penstock.broker.core.waiters import Waiter
 from penstock.broker.disk import Disk
-from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.events import NodeEvents
 from penstock.broker.journal import Journal
 from penstock.broker.persistence import Persistence
-from penstock.broker.statistics import Statistics
+from penstock.broker.statistics import Statistics, cut_arguments
 from penstock.errors import PenstockError
 from penstock.wire import bus
 from penstock.wire.replies import OK, error, simple
@@ -43,23 +51,24 @@ from penstock.wire.words import quote_word
 log = logging.getLogger("penstock")
 
 ARGUMENTS_ANY: Final = 1 << 62
-REPLY_BYTES_HIGH: Final = 1 << 20  # a client that owes us the reading of more has to wait with its next command
+REPLY_BYTES_HIGH: Final = 1 << 20  # a client with more unread replies must read them before its next command runs
 REDACTED: Final = b"(redacted)"
-MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more to read is closed: it doesn't ask for what it gets
-EARLY_MAX: Final = 10_000  # requests of other nodes for jobs that are kept while the journal is loaded
+MONITOR_BYTES_MAX: Final = 32 << 20  # a monitor with more unread output is closed
+MONITOR_REQUEST_BYTES_MAX: Final = 64 << 10  # shown of one request: quoted it takes up to four times that, a monitor
+EARLY_MAX: Final = 10_000  # NEEDJOBS messages that are kept while the journal is loaded
 NO_AUTH: Final = b"-NOAUTH Authentication required.\r\n"
 OUT_OF_MEMORY: Final = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 IS_LOADING: Final = b"-LOADING Disque is loading the dataset in memory\r\n"
-# What a web page can make a browser say to a node on the same machine begins with one of these.
+# HTTP requests that a web page can make a browser send to a node on the same machine begin with one of these.
 HTTP_WORDS: Final = (b"post", b"host:")
-NOT_HTTP: Final = b"-ERR this is no web server\r\n"
+NOT_HTTP: Final = b"-ERR this is not a web server\r\n"
 
 
 class Shell(Protocol):
-    """What the broker asks of whoever runs it."""
+    """What the broker needs from the process that runs it."""
 
     def soon(self) -> None:
-        """Call `flush` once the requests that have arrived are run."""
+        """Call `flush` once the requests that have arrived have run."""
 
     def stop(self) -> None:
         """End the process in order."""
@@ -71,10 +80,10 @@ class Shell(Protocol):
         """Put a changed directive into effect where it concerns sockets or the process."""
 
     def facts(self) -> dict[str, object]:
-        """Give what INFO tells about the process: keys as INFO names them."""
+        """Return what INFO shows about the process, by the keys of INFO."""
 
     def sleep(self, seconds: float) -> None:
-        """Stand still, and everything with it (DEBUG SLEEP)."""
+        """Block the whole process (DEBUG SLEEP)."""
 
     def save_cluster(self) -> None:
         """Write nodes.conf; raises OSError."""
@@ -138,22 +147,23 @@ class Broker:
         memory.unauthenticated.max_bytes = config.maxmemory_unauthenticated
         self.node = Node(node_id, entropy, self, memory)
         self.persistence = Persistence(self)
+        self.events: NodeEvents | None = None
         self.clients: dict[int, Client] = {}
         self.monitors: list[Client] = []
         self.dirty: list[Client] = []
-        self.terms: dict[bytes | tuple[bytes, ...], Terms] = {}  # options of adds, parsed, by their words
+        self.terms: dict[bytes | tuple[bytes, ...], AddRules] = {}  # options of adds, parsed, by their words
         self.run_id = entropy(20).hex().encode()
         self.paused_until_ms = 0  # CLIENT PAUSE
-        self.guarded = False
+        self.needs_checks = False
         self.slow_s = 0.0
         self._next_client_id = 1
         self._is_unsaveable = False  # nodes.conf could not be written
-        self._asked_early: list[tuple[Line, bytes]] = []  # requests for jobs, while the journal is loaded
-        self.housekeeping = Housekeeping(self.clients, config, self.node)
+        self._asked_early: list[tuple[LinkInfo, bytes]] = []  # requests for jobs, while the journal is loaded
+        self.connections = ConnectionLimits(self.clients, config, self.node)
         self.by_name = {name: Command(info, HANDLERS[name]) for name, info in COMMANDS.items()}
         self.commands = self._spellings()
         self.set_clock()
-        self.reguard()
+        self.refresh_checks()
 
     def _spellings(self) -> dict[bytes, Command]:
         """Map what clients write to commands: lower and upper case, and other names for renamed ones."""
@@ -165,10 +175,10 @@ class Broker:
                 spellings[word.lower()] = spellings[word.upper()] = command
         return spellings
 
-    # Clients come, ask, and go.
+    # Clients connect, send requests and disconnect.
 
     def connect(self, address: str, sink: Sink, is_unix: bool = False) -> Client:
-        """Take a new client in."""
+        """Register a new client."""
         self.set_clock()
         client = Client(self._next_client_id, address, sink, self.node.now_ms, is_unix)
         self._next_client_id += 1
@@ -177,38 +187,40 @@ class Broker:
         return client
 
     def disconnect(self, client: Client) -> None:
-        """Forget a client that is gone."""
+        """Remove a client that is gone."""
         if self.clients.pop(client.id, None) is None:
             return
+        self.node.client = client
         client.closing = True
         client.backlog = []
         client.backlog_bytes = 0
         self._drop_replies(client)
         if client.waiter is not None:
             self.set_clock()
-            blocking.give_up_waiting(self.node, client.waiter)
+            inputs.give_up_waiting(self.node, client.waiter)
             client.waiter = None
+            client.moving_bytes = 0
             self.shell.soon()
         if client.handed is not None:
             self.set_clock()
             jobs, client.handed = client.handed, None
             others = [other.handed for other in self.dirty if other.handed is not None]
-            # One that was given back by its id meanwhile may be on its way to somebody else.
-            blocking.take_back(self.node, [job for job in jobs if not any(job in other for other in others)])
+            # A job that was returned by its id meanwhile may be in the reply to another client.
+            inputs.take_back(self.node, [job for job in jobs if not any(job in other for other in others)])
             self.shell.soon()
         if client.is_monitor:
             self.monitors.remove(client)
-            self.reguard()
+            self.refresh_checks()
 
     def _drop_replies(self, client: Client) -> None:
-        """Forget replies that are not to be sent."""
+        """Discard replies that are not to be sent."""
         self.node.memory.reply_bytes -= sum(map(len, client.out))
         client.out.clear()
 
     def run(self, client: Client, requests: list[list[bytes]], counted_bytes: int = 0) -> None:
         """Run requests of a client, in order. Those behind one that blocks wait in its backlog.
 
-        `counted_bytes` is what they take, where they come from there.
+        `counted_bytes` is the memory they take, if they come from the backlog.
         """
         if client.waiter is not None or client.backlog or self.paused_until_ms:
             client.backlog += requests
@@ -216,6 +228,7 @@ class Broker:
             self._run_backlog(client)
             return
         node, memory, commands, clock = self.node, self.node.memory, self.commands, self.clock
+        node.client = client
         out = client.out
         command: Command | None = None
         reply: bytes | None
@@ -228,7 +241,7 @@ class Broker:
             command = commands.get(args[0]) or commands.get(args[0].lower())
             if command is None or not command.least <= len(args) <= command.most:
                 reply = self._reject(client, command, args)
-            elif (self.guarded or memory.used_bytes > memory.full_bytes) and (
+            elif (self.needs_checks or memory.used_bytes > memory.full_bytes) and (
                 refusal := self._refuse(client, command, args)
             ):
                 reply = refusal
@@ -236,7 +249,7 @@ class Broker:
                 try:
                     ran = 0
                     if at < end and command.run is not None and requests[at][0] == args[0]:
-                        if not self.guarded and not client.reply_mode:
+                        if not self.needs_checks and not client.reply_mode:
                             ran, reply = command.run(self, client, requests, at - 1)
                     if ran:
                         at += ran - 1
@@ -274,27 +287,27 @@ class Broker:
         if out and not client.dirty:
             self.touch(client)
         else:
-            self.shell.soon()  # a time-out may be the next thing to happen
+            self.shell.soon()  # a timeout may be the next event
 
     def _must_wait(self, client: Client) -> bool:
-        """Tell whether a client's next request can't be run now."""
+        """Whether a client's next request must wait."""
         return client.waiter is not None or client.closing or self.paused_until_ms > 0
 
     def _reject(self, client: Client, command: Command | None, args: list[bytes]) -> bytes:
-        """Answer what isn't a command, or not with so many arguments."""
+        """Answer an unknown command, or one with a wrong number of arguments."""
         if command is not None:
             return error(f"ERR wrong number of arguments for '{command.name}' command")
         if args[0].lower() == b"quit":
             client.closing = True
             return OK
         if args[0].lower() in HTTP_WORDS:
-            log.warning("closing client %s: it speaks HTTP, perhaps for a web page in a browser", client.address)
+            log.warning("closing client %s: it sent HTTP, perhaps from a web page in a browser", client.address)
             client.closing = True
             return NOT_HTTP
         return error(b"ERR unknown command '%b'" % args[0])
 
     def _explain(self, args: list[bytes], problem: Exception) -> bytes:
-        """Turn what a command raised into its reply. A defect of ours must not take the node down."""
+        """Turn an exception of a command into its reply. A bug must not end the node."""
         if isinstance(problem, Refused):
             return error(str(problem))
         if isinstance(problem, PenstockError):
@@ -303,11 +316,11 @@ class Broker:
         return b"-ERR internal error, see the log of this node\r\n"
 
     def _refuse(self, client: Client, command: Command, args: list[bytes]) -> bytes | None:
-        """Do the checks before a command that are off while nothing asks for them."""
+        """Run the checks before a command that are skipped while `needs_checks` is false."""
         config, memory = self.config, self.node.memory
         if config.requirepass and not client.authenticated and command.name not in ("auth", "hello"):
             return NO_AUTH
-        if memory.used_bytes > memory.full_bytes and not eviction.make_room(self.node) and command.needs_memory:
+        if memory.used_bytes > memory.full_bytes and not inputs.make_room(self.node) and command.needs_memory:
             return OUT_OF_MEMORY
         if self.persistence.failure and (command.is_write or command.name == "ping"):
             return error(" ".join(self.persistence.refusal()))
@@ -320,10 +333,12 @@ class Broker:
     def _show_to_monitors(self, client: Client, command: Command, args: list[bytes]) -> None:
         if command.name in ("auth", "hello", "monitor"):
             return
-        words = b" ".join(quote_word(arg) for arg in _redacted(command, args))
+        words = b" ".join(quote_word(arg) for arg in cut_arguments(_redacted(command, args), MONITOR_REQUEST_BYTES_MAX))
         address = ("unix:" if client.is_unix else "") + client.address
         line = simple(b"%.6f [%b] %b" % (self.wall(), address.encode("utf-8", "surrogateescape"), words))
         for monitor in self.monitors:
+            if self.config.requirepass and not monitor.authenticated:
+                continue  # it was let in before there was a password, or has given a wrong one since
             if monitor.sink.buffered_bytes() > MONITOR_BYTES_MAX:
                 monitor.sink.close(now=True)
             else:
@@ -340,8 +355,8 @@ class Broker:
             self.statistics.slow.add(now_s, int(seconds * 1e6), _redacted(command, args))
 
     def _mute(self, client: Client) -> None:
-        """Swallow a reply, and go on with CLIENT REPLY SKIP: first its own reply, then the next, however late."""
-        client.handed = None  # it wants them so
+        """Drop a reply for CLIENT REPLY OFF or SKIP. SKIP drops its own reply, then the next one, however late."""
+        client.handed = None  # it wants its jobs without a reply
         if client.reply_mode == REPLY_SKIP_NEXT:
             client.reply_mode = REPLY_SKIP
         elif client.reply_mode == REPLY_SKIP and client.waiter is None:
@@ -351,9 +366,9 @@ class Broker:
         if client.waiter is not None or self.paused_until_ms or client.closing or not client.backlog:
             return
         if client.out or client.sink.buffered_bytes() > REPLY_BYTES_HIGH:
-            return  # it reads what it is owed first: `flush`, or its connection, comes back to this
+            return  # it must read its replies first: `flush`, or its connection, calls again
         if self.node.memory.reply_bytes > self.node.memory.reply_bytes_max:
-            self.touch(client)  # the replies of others leave first
+            self.touch(client)  # the replies of other clients are sent first
             return
         requests, client.backlog = client.backlog, []
         counted_bytes, client.backlog_bytes = client.backlog_bytes, 0
@@ -364,69 +379,70 @@ class Broker:
             client.sink.caught_up()
 
     def answer(self, waiter: Waiter, outcome: Job | Refused | None) -> None:
-        """Give a client that waited what it gets: the port of the node."""
+        """Answer a client that waited for a job (node.Port)."""
         client = waiter.client
         assert isinstance(client, Client)
-        client.waiter = None
-        if client.reply_mode:
-            self._mute(client)
-        else:
-            reply = shape_outcome(client, waiter, outcome)
-            client.out.append(reply)
-            self.node.memory.reply_bytes += len(reply)
-            if isinstance(outcome, Job):
-                client.hand([outcome])
-        self.touch(client)
+        if isinstance(outcome, Job):
+            client.hand([outcome])
+        self._end_wait(client, shape_outcome(client, waiter, outcome))
 
     def added(self, addition: Addition) -> None:
-        """Tell a producer what became of its jobs: the port of the node."""
+        """Answer a producer that waited for copies (node.Port)."""
         client = addition.client
         assert isinstance(client, Client)
+        self._end_wait(client, shape_addition(addition))
+
+    def _end_wait(self, client: Client, reply: bytes) -> None:
         client.waiter = None
+        client.moving_bytes = 0
         if client.reply_mode:
             self._mute(client)
         else:
-            reply = shape_addition(addition)
             client.out.append(reply)
             self.node.memory.reply_bytes += len(reply)
         self.touch(client)
+
+    def use_events(self, events: NodeEvents) -> None:
+        """Record what happens to jobs from now on."""
+        self.events = self.node.events = events
 
     # Other nodes.
 
     def use_bus(self, port: BusPort) -> None:
-        """Take the links to other nodes."""
+        """Set the port to other nodes."""
         self.node.outbox.port = port
         self.node.renumber()
 
     def link_opened(self, peer: Peer) -> None:
-        """Our link to a node is there."""
+        """Our link to a node has opened."""
         self.set_clock()
-        gossip.link_opened(self.node, peer)
+        inputs.link_opened(self.node, peer)
         self._heard()
 
     def link_lost(self, peer: Peer) -> None:
-        """Our link to a node is gone."""
+        """Our link to a node has closed."""
         self.set_clock()
-        gossip.link_lost(self.node, peer)
+        inputs.link_lost(self.node, peer)
 
-    def receive(self, line: Line, data: list[bytes]) -> None:
-        """Take whole messages that arrived on a link."""
+    def receive(self, link: LinkInfo, data: list[bytes]) -> None:
+        """Handle whole messages that arrived on a link."""
         self.set_clock()
+        self.node.client = None
         if self.persistence.loading:
-            asked = [(line, message) for message in data if bus.is_request(message)]
+            asked = [(link, message) for message in data if bus.is_request(message)]
             self._asked_early += asked[: EARLY_MAX - len(self._asked_early)]
             data = [message for message in data if bus.is_about_nodes(message)]
         elif self._asked_early:
             self._take_early()
         for message in data:
-            messages.receive(self.node, line, message)
+            receive(self.node, link, message)
         self._heard()
 
     def _take_early(self) -> None:
-        """Take the requests for jobs that came while the journal was loaded: they are not repeated soon."""
+        """Handle NEEDJOBS messages that came while the journal was loaded: they are repeated only after 15 s."""
         early, self._asked_early = self._asked_early, []
-        for line, message in early:
-            messages.receive(self.node, line, message)
+        for link, message in early:
+            receive(self.node, link, message)
 
     def _heard(self) -> None:
         if self.node.ready:
@@ -436,7 +452,7 @@ class Broker:
     # Time passes, and turns end.
 
     def touch(self, client: Client) -> None:
-        """Remember that a client has something to be sent, or a backlog that may run now."""
+        """Note that a client has replies to be sent, or a backlog that may run now."""
         if not client.dirty:
             client.dirty = True
             if not self.dirty:
@@ -444,20 +460,20 @@ class Broker:
             self.dirty.append(client)
 
     def flush(self) -> None:
-        """End a turn: make safe what happened in it, then send the replies."""
+        """End a turn: write the journal, then send messages to other nodes, then replies."""
         if self.node.untold:
             tell_waits(self.node)
         safe = self.persistence.flush()
         if not safe:
-            self.node.outbox.unsay()
+            self.node.outbox.discard()
         if self.node.cluster.unsaved and not self._is_unsaveable:
-            self._save_cluster()  # before anybody counts on us as one of these nodes
+            self._save_cluster()  # before messages that rely on these nodes leave
         self.node.outbox.flush()
         dirty, self.dirty = self.dirty, []
         for client in dirty:
             client.dirty = False
             if not safe and client.out:
-                # What its replies promise could not be written down. Without an answer it knows that it doesn't know.
+                # Its replies promise what could not be written. Without an answer it knows that the outcome is open.
                 self._drop_replies(client)
                 client.closing = True
                 client.sink.close(now=True)
@@ -475,23 +491,28 @@ class Broker:
                 self._run_backlog(client)
         if not self.dirty:
             self.node.memory.reply_bytes = 0
+        if self.events is not None:
+            self.events.flush()
 
     def set_clock(self) -> None:
-        """Bring the node's clocks up to date."""
+        """Set the node's clocks."""
         now = self.clock()
         self.node.now_ms = int(now * 1000)
         self.node.wall_offset_ms = int(self.wall() * 1000) - self.node.now_ms
 
     def tick(self) -> bool:
-        """Do what is due; True if more is due already, so that the shell comes back after the clients' turn."""
+        """Handle timers that are due. True if more are due: the shell calls again after serving clients."""
         self.set_clock()
         if self.persistence.loading:
             return False
+        self.node.client = None
         began = self.clock()
-        more = blocking.tick(self.node)
+        more = inputs.tick(self.node)
         self.statistics.latency.add("jobs-processing", int(self.wall()), int((self.clock() - began) * 1000))
         if (self.node.journal is not None or self.node.outbox.waiting or self.node.untold) and not self.dirty:
             self.flush()
+        elif self.events is not None:
+            self.events.flush()
         return more
 
     def cron(self) -> None:
@@ -507,8 +528,8 @@ class Broker:
                 if client.backlog:
                     self.touch(client)
         try:
-            gossip.cron(node, self.config.cluster_node_timeout)
-        finally:  # a defect there must not keep the journal from being synced
+            inputs.cron(node, self.config.cluster_node_timeout)
+        finally:  # a bug there must not keep the journal from being synced
             self._cron_of_this_node()
 
     def _cron_of_this_node(self) -> None:
@@ -519,13 +540,15 @@ class Broker:
             if self._asked_early:
                 self._take_early()
                 self._heard()
-            eviction.drop_idle_queues(node)
+            inputs.drop_idle_queues(node)
             if node.cluster.leaving:
-                blocking.refuse_waiters(node)
-                draining.drain(node)
-        self.housekeeping.cron()
+                inputs.refuse_waiters(node)
+                inputs.drain(node)
+        self.connections.cron()
         node.memory.peak_bytes = max(node.memory.peak_bytes, node.memory.used_bytes)
         self.persistence.cron()
+        if self.events is not None and not self.persistence.loading:
+            self.events.cron()
         if node.outbox.waiting or node.untold:
             self.flush()
 
@@ -535,12 +558,12 @@ class Broker:
             self.node.cluster.unsaved = self._is_unsaveable = False
         except OSError as problem:
             if not self._is_unsaveable:
-                log.error("the nodes of the cluster can't be saved: %s", problem)
+                log.error("can't write nodes.conf: %s", problem)
             self._is_unsaveable = True  # the cron tries again
 
-    def reguard(self) -> None:
-        """Find out again which checks every command needs."""
-        self.guarded = bool(
+    def refresh_checks(self) -> None:
+        """Decide again whether commands need checks, and which time counts as slow."""
+        self.needs_checks = bool(
             self.config.requirepass or self.monitors or self.persistence.loading or self.persistence.failure
         )
         self.node.refuses_copies = bool(self.persistence.loading or self.persistence.failure)
@@ -556,7 +579,9 @@ class Broker:
 
 
 def _redacted(command: Command, args: list[bytes]) -> list[bytes]:
-    """The words of a command as others may see them."""
-    if command.name == "config" and len(args) > 2 and is_secret(args[2]):
-        return [*args[:3], *(REDACTED for _ in args[3:])]
+    """Return the words of a command, without what follows the name of a secret in CONFIG, also where SET is missing."""
+    if command.name == "config":
+        for at in range(1, len(args) - 1):
+            if is_secret(args[at]):
+                return [*args[: at + 1], *(REDACTED for _ in args[at + 1 :])]
     return args

@@ -88,6 +88,9 @@ class Config:
     daemonize: bool
     databases: int
     dir: str  # absolute
+    events_bodies: int
+    events_dir: str
+    events_max_bytes: int
     hz: int
     latency_monitor_threshold: int
     logfile: str
@@ -130,7 +133,7 @@ class Config:
             setattr(self, row.attribute, row.default_value())
 
 
-_VALUED = [row for row in DIRECTIVES.values() if not isinstance(row.kind, Include)]
+_VALUED = [row for row in DIRECTIVES.values() if not isinstance(row.value_type, Include)]
 
 
 # Reading
@@ -211,7 +214,7 @@ class _Reader:
     def line(self, where: str, name: bytes, words: list[bytes]) -> None:
         try:
             row = _find(name)
-            kind = row.kind
+            kind = row.value_type
             if not kind.words_min <= len(words) <= kind.words_max:
                 most = f"{kind.words_max} value{'s' if kind.words_max > 1 else ''}"
                 count = most if kind.words_min == kind.words_max else f"{kind.words_min} to {most}"
@@ -259,7 +262,7 @@ def config_get(config: Config, pattern: bytes) -> list[tuple[bytes, bytes]]:
     """The directives whose names match, in Disque's order."""
     matches = glob_matcher(pattern)
     rows = [row for row in GET_ORDER if matches(row.name.encode())]
-    return [(row.name.encode(), row.kind.show(getattr(config, row.attribute))) for row in rows]
+    return [(row.name.encode(), row.value_type.show(getattr(config, row.attribute))) for row in rows]
 
 
 def config_set(config: Config, name: bytes, value: bytes, apply: Callable[[str, object], None] | None = None) -> None:
@@ -271,7 +274,7 @@ def config_set(config: Config, name: bytes, value: bytes, apply: Callable[[str, 
     if row is None or Use.SET not in row.use:
         raise UnsupportedParameter(name)
     try:
-        parsed = row.kind.from_set(value, getattr(config, row.attribute))
+        parsed = row.value_type.from_set(value, getattr(config, row.attribute))
     except ValueError as error:
         raise InvalidValue(name, value) from error
     if apply is not None:
@@ -352,7 +355,7 @@ def _glob_class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
 
 
 def _line(row: Directive, value: Any) -> bytes:
-    words = row.kind.to_file(value)
+    words = row.value_type.to_file(value)
     return b" ".join([row.name.encode(), *(word if _PLAIN.fullmatch(word) else quote_word(word) for word in words)])
 
 
@@ -413,10 +416,10 @@ def _in_place(config: Config, old: bytes) -> list[bytes]:
 
 def _says(row: Directive, words: list[bytes], value: Any) -> bool:
     """Does a line give this value already? Then it keeps the form its author chose."""
-    if not row.kind.words_min <= len(words) <= row.kind.words_max:
+    if not row.value_type.words_min <= len(words) <= row.value_type.words_max:
         return False
     with contextlib.suppress(ValueError):
-        return bool(row.kind.from_file(words, None) == value)
+        return bool(row.value_type.from_file(words, None) == value)
     return False
 
 

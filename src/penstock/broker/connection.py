@@ -1,11 +1,11 @@
 """One client connection: bytes in, requests to the broker, replies out.
 
-Two brakes keep a client from making us hold what it doesn't take: while it doesn't read its replies we don't read its
-requests, and while it is blocked it may send ahead only so much. What it still makes us hold is counted, and there is a
-limit for all clients together (housekeeping.py).
+Two rules bound what the node buffers for a client: while it doesn't read its replies, its requests are not read; while
+it is blocked, it may send at most AHEAD_BYTES_MAX ahead. What is buffered is counted, and all clients together have a
+limit (clients.py).
 
-Until it has shown the password, a client may send only small requests, and they are run one by one: the next one may be
-read by other rules.
+Before it has authenticated, a client may send only small requests. They are run one by one, since other limits hold for
+the request behind AUTH.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from ipaddress import ip_address
 from typing import Final
 
 from penstock.broker.broker import Broker
-from penstock.broker.clients import Client
-from penstock.broker.housekeeping import CLIENT_BYTES, TLS_BYTES, TOO_MANY
-from penstock.broker.links import CLOSING_SECONDS, LINGER_SECONDS, READ_BYTES, READ_BYTES_MAX, Link
+from penstock.broker.clients import CLIENT_BYTES, TLS_BYTES, TOO_MANY, Client
+from penstock.broker.sockets import CLOSING_SECONDS, LINGER_SECONDS, READ_BYTES, READ_BYTES_MAX, EpollSocket
 from penstock.wire.replies import error
 from penstock.wire.requests import ARGUMENTS_MAX, BULK_BYTES_MAX, RequestReader
 
 log = logging.getLogger("penstock")
 
-AHEAD_BYTES_MAX: Final = 1 << 20  # what a blocked client may send ahead before we stop reading from it
-REQUEST_BYTES_MAX: Final = 1 << 30  # of one request before it is complete: the original's limit of a query buffer
-# Of a client that has not shown the password yet. AUTH and HELLO have at most 7 arguments, and a password 512 bytes.
+AHEAD_BYTES_MAX: Final = 1 << 20  # what a blocked client may send ahead before reading stops
+REQUEST_BYTES_MAX: Final = 1 << 30  # of an incomplete request: the original's limit of a query buffer
+# Before authentication. AUTH and HELLO have at most 7 arguments, and a password 512 bytes.
 UNAUTHENTICATED_REQUEST_BYTES_MAX: Final = 64 << 10
 UNAUTHENTICATED_ARGUMENTS_MAX: Final = 16
 UNAUTHENTICATED_BULK_BYTES_MAX: Final = 16 << 10
 UNAUTHENTICATED_REQUESTS_MAX: Final = 100  # each is refused, and takes time from others
 LATE: Final = error(f"ERR a client must authenticate with one of its first {UNAUTHENTICATED_REQUESTS_MAX} requests")
 LAST_REPLIES_BYTES_MAX: Final = 64 << 10  # a client that is refused still gets replies up to this size
-# What a stranger on another machine is told in protected mode.
+# The reply to clients on other machines in protected mode.
 PROTECTED: Final = (
     b"-DENIED this node runs in protected mode: it has no password, so it answers only clients on its own machine. "
     b"To use it from elsewhere, set a password (CONFIG SET requirepass), or bind it to loopback, or turn protected "
@@ -41,18 +40,18 @@ PROTECTED: Final = (
 )
 
 
-class Connection:
-    """What a link is to the broker: a client that sends requests and takes replies."""
+class ClientConnection:
+    """The handler of a client's socket: its requests go to the broker, and the broker's replies go back."""
 
     def __init__(self, broker: Broker, is_unix: bool = False) -> None:
         self._broker = broker
         self._is_unix = is_unix
         self._reader = RequestReader()
-        self._link: Link | None = None
+        self._sock: EpollSocket | None = None
         self._client: Client | None = None
         self._ahead_bytes = 0
-        self._held = False  # reading is paused
-        self._unread = False  # it takes no replies at present
+        self._is_paused = False  # reading
+        self._is_unread = False  # it doesn't read its replies
         self._is_let_in = False
         self._is_refused = False
         self._requests_left = UNAUTHENTICATED_REQUESTS_MAX
@@ -60,57 +59,58 @@ class Connection:
         self.fixed_bytes = CLIENT_BYTES
         self.held_bytes = 0
 
-    # What the link tells (links.Handler).
+    # Events of the socket (sockets.Handler).
 
-    def arrived(self, link: Link) -> None:
-        """Wait until the client can be heard, if there is a place for it."""
-        self._link = link
+    def on_accept(self, sock: EpollSocket) -> None:
+        """Count the connection, and set the limits for unauthenticated clients."""
+        self._sock = sock
         self.created_ms = int(self._broker.clock() * 1000)
-        if link.is_tls:
+        if sock.is_tls:
             self.fixed_bytes += TLS_BYTES
-        link.read_bytes_max = READ_BYTES
+        sock.read_bytes_max = READ_BYTES
         self._reader.restrict(UNAUTHENTICATED_ARGUMENTS_MAX, UNAUTHENTICATED_BULK_BYTES_MAX)
-        if not self._broker.housekeeping.arrive(self):
+        if not self._broker.connections.add(self):
             self._is_refused = True
-            if link.is_tls:
-                link.abort()  # before its handshake it can't be told
+            if sock.is_tls:
+                sock.abort()  # no reply can be sent before the TLS handshake
 
-    def untrusted(self, problem: str) -> None:
-        """Note why TLS failed, for those who look for it."""
+    def on_tls_error(self, problem: str) -> None:
+        """Log why TLS failed."""
         log.debug("TLS handshake failed: %s", problem)
 
-    def opened(self, link: Link) -> None:
-        """Greet the client, or tell it why not; without a password it is let in."""
+    def on_open(self, sock: EpollSocket) -> None:
+        """Register the client, or refuse it with a reply. Without a password it counts as authenticated."""
         broker = self._broker
         refusal = b""
         try:
-            address, host = self._peer(link.socket)
+            address, host = self._peer(sock.raw)
         except OSError:
-            link.abort()  # it was gone before we looked
+            sock.abort()  # it was gone before we looked
             return
         if self._is_refused:
             refusal = TOO_MANY
-        elif host and self._is_stranger(host):
+        elif host and self._is_denied(host):
             refusal = PROTECTED
         if refusal:
             broker.statistics.rejected += 1
-            broker.housekeeping.leave(self)
-            link.write(refusal)
-            link.close()
+            broker.connections.remove(self)
+            sock.write(refusal)
+            sock.close()
             return
         self._client = broker.connect(address, self, self._is_unix)
         if not broker.config.requirepass:
-            broker.housekeeping.let_in(self)
+            broker.connections.let_in(self)
 
     def _peer(self, raw: socket.socket) -> tuple[str, str]:
-        """Give a client's address as it is shown, and its host, empty for a unix socket."""
+        """Return a client's address as it is shown, and its host, empty for a unix socket."""
         if self._is_unix:
             return f"{self._broker.config.unixsocket}:0", ""
         host, port = raw.getpeername()[:2]
         self._tune(raw)
         return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"), host
 
-    def _is_stranger(self, host: str) -> bool:
+    def _is_denied(self, host: str) -> bool:
+        """Whether protected mode refuses clients of this host."""
         config = self._broker.config
         if not config.protected_mode or config.requirepass:
             return False
@@ -127,8 +127,8 @@ class Connection:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, seconds // 3))
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
-    def received(self, data: bytes) -> None:
-        """Run what is complete."""
+    def on_data(self, data: bytes) -> None:
+        """Run the requests that are complete."""
         client, broker = self._client, self._broker
         if client is None or client.closing:
             return
@@ -146,22 +146,22 @@ class Connection:
         if client.backlog:
             self._ahead_bytes += len(data)
             if self._ahead_bytes > AHEAD_BYTES_MAX:
-                self._hold()
+                self._pause()
         else:
             self._ahead_bytes = 0
-        if reader.held_bytes or client.backlog_bytes or self.held_bytes:
+        if reader.held_bytes or client.backlog_bytes or client.moving_bytes or self.held_bytes:
             self._check_size(client)
             self.account()
         memory = broker.node.memory
-        if memory.reply_bytes > memory.reply_bytes_max and self._link is not None:
-            self._link.cut_round()
+        if memory.reply_bytes > memory.reply_bytes_max and self._sock is not None:
+            self._sock.end_round_early()
 
     def _receive_unauthenticated(self, client: Client, data: bytes) -> bytes:
-        """Run requests one by one until the client has authenticated; return what comes behind that."""
+        """Run requests one by one until the client has authenticated; return the bytes behind that."""
         at = 0
         while not client.closing and self._reader.error is None:
             if client.authenticated:
-                self._broker.housekeeping.let_in(self)
+                self._broker.connections.let_in(self)
                 return data[at:]
             request, at = self._reader.take(data, at)
             if request is None:
@@ -174,133 +174,133 @@ class Connection:
         return b""
 
     def _check_size(self, client: Client) -> None:
-        """Close a client whose request is larger than we hold for it."""
+        """Close a client whose incomplete request is too large."""
         size = REQUEST_BYTES_MAX if self._is_let_in else UNAUTHENTICATED_REQUEST_BYTES_MAX
         if self._reader.pending_bytes > size:
-            log.warning("closing client %s: its request is larger than %d bytes", client.address, size)
+            log.warning("closing client %s: a request must be at most %d bytes", client.address, size)
             client.closing = True
             self.close(now=True)
 
-    def lost(self) -> None:
+    def on_close(self) -> None:
         """Forget the client."""
-        self._broker.housekeeping.leave(self)
+        self._broker.connections.remove(self)
         if self._client is not None:
             self._broker.disconnect(self._client)
         self._client = None
-        self._link = None
+        self._sock = None
         self._reader.clear()
 
-    def overfull(self) -> None:
-        """The client doesn't read: take no more requests from it."""
-        self._unread = True
-        self._hold()
+    def on_send_blocked(self) -> None:
+        """The client doesn't read its replies: read no more requests."""
+        self._is_unread = True
+        self._pause()
 
-    def drained(self) -> None:
-        """The client reads again: go on with the requests it has sent already, then with new ones."""
-        self._unread = False
+    def on_send_resumed(self) -> None:
+        """The client reads again: run its backlog, then read new requests."""
+        self._is_unread = False
         if self._client is not None and self._client.backlog:
             self._broker.touch(self._client)
         else:
             self.caught_up()
 
-    def sent(self) -> None:
-        """The client has taken something: what waits for it takes less."""
+    def on_sent(self) -> None:
+        """Fewer bytes are unsent: count again."""
         self.account()
 
-    # How it is looked after (housekeeping.Connected).
+    # What the limits use (clients.LimitedConnection).
 
-    def may_enter(self) -> bool:
-        """Whether it has a client, and that has authenticated or need not."""
+    def is_authenticated(self) -> bool:
+        """Whether its client has authenticated, or there is no password."""
         client = self._client
         return client is not None and (client.authenticated or not self._broker.config.requirepass)
 
     def let_in(self) -> None:
-        """Take all that it sends from now on."""
+        """Lift the limits on what it may send."""
         self._is_let_in = True
         self._reader.restrict(ARGUMENTS_MAX, BULK_BYTES_MAX)
-        if self._link is not None:
-            self._link.read_bytes_max = READ_BYTES_MAX
+        if self._sock is not None:
+            self._sock.read_bytes_max = READ_BYTES_MAX
 
     def refuse(self, reply: bytes, now: bool) -> None:
-        """Let go of all that it holds, tell it why if that is possible, and close: `now`, or when it has read that."""
-        link, client = self._link, self._client
-        if link is None:
+        """Free its buffers, send the reply if possible, and close: at once (`now`), or when the reply is read."""
+        sock, client = self._sock, self._client
+        if sock is None:
             return
         self._reader.clear()
         self._is_refused = True
-        if client is None or client.closing or link.unsent_bytes or sum(map(len, client.out)) > LAST_REPLIES_BYTES_MAX:
-            link.abort()  # it isn't there yet, or has other replies to read first
+        if client is None or client.closing or sock.unsent_bytes or sum(map(len, client.out)) > LAST_REPLIES_BYTES_MAX:
+            sock.abort()  # there is no client yet, or it has other replies to read first
             return
         client.closing = True
         client.backlog = []
         client.backlog_bytes = 0
         if now:
-            link.write(reply)
-            link.abort()
+            sock.write(reply)
+            sock.abort()
             return
         client.out.append(reply)
         self._broker.touch(client)
 
     def account(self) -> None:
-        """Count what it holds in memory now."""
-        link, client = self._link, self._client
+        """Count what its buffers take now."""
+        sock, client = self._sock, self._client
         held = self._reader.held_bytes
-        if link is not None:
-            held += link.held_bytes
+        if sock is not None:
+            held += sock.held_bytes
         if client is not None:
-            held += client.backlog_bytes
+            held += client.backlog_bytes + client.moving_bytes
         if held != self.held_bytes:
-            self._broker.housekeeping.held(self, held)
+            self._broker.connections.set_held_bytes(self, held)
 
-    def _hold(self) -> None:
-        if self._link is not None and not self._held:
-            self._held = True
-            self._link.pause_reading()
+    def _pause(self) -> None:
+        if self._sock is not None and not self._is_paused:
+            self._is_paused = True
+            self._sock.pause_reading()
 
-    # What the broker uses of it (clients.Sink).
+    # What the broker uses (clients.Sink).
 
     def caught_up(self) -> None:
-        """Read on: all that was sent ahead is run."""
+        """The backlog has run: resume reading."""
         self._ahead_bytes = 0
         self.account()
-        if self._held and not self._unread and self._link is not None and not self._link.is_closing:
-            self._held = False
-            self._link.resume_reading()
+        if self._is_paused and not self._is_unread and self._sock is not None and not self._sock.is_closing:
+            self._is_paused = False
+            self._sock.resume_reading()
 
     def write(self, data: bytes) -> bool:
-        """Send bytes; False if the client is gone and surely none of them left this process."""
+        """Send bytes. False only if the client is gone and it is certain that no byte was sent."""
         client = self._client
-        if self._link is None or client is None or not self._link.write(data):
+        if self._sock is None or client is None or not self._sock.write(data):
             return False
-        if self._link.held_bytes or self.held_bytes:
+        if self._sock.held_bytes or self.held_bytes:
             self.account()
         if self._reader.error is not None and _is_answered(client):
-            # It waited for a job when it sent what is no request: now is the turn to tell it.
-            self._link.write(error(f"ERR {self._reader.error}"))
+            # It was blocked when it sent something invalid: the error follows this reply.
+            self._sock.write(error(f"ERR {self._reader.error}"))
             client.closing = True
         return True
 
     def close(self, now: bool) -> None:
-        """Close once everything is sent, or at once."""
-        if self._link is not None:
+        """Close at once (`now`), or once everything is sent."""
+        if self._sock is not None:
             if now:
-                self._link.abort()
+                self._sock.abort()
             else:
-                self._link.close(LINGER_SECONDS if self._is_refused else CLOSING_SECONDS)
+                self._sock.close(LINGER_SECONDS if self._is_refused else CLOSING_SECONDS)
 
     def buffered_bytes(self) -> int:
-        """Tell how much the peer has not taken yet."""
-        return self._link.unsent_bytes if self._link is not None else 0
+        """Return how many bytes of replies are unsent."""
+        return self._sock.unsent_bytes if self._sock is not None else 0
 
     def unread_bytes(self) -> int:
-        """Tell how much has arrived of what could not be run yet."""
+        """Return how many bytes of requests have arrived and could not be run yet."""
         return self._reader.pending_bytes + self._ahead_bytes
 
     def describe(self) -> str:
-        """Give what CLIENT LIST shows of the socket."""
-        return f"fd={self._link.socket.fileno() if self._link is not None else -1}"
+        """Return what CLIENT LIST shows of the socket."""
+        return f"fd={self._sock.raw.fileno() if self._sock is not None else -1}"
 
 
 def _is_answered(client: Client) -> bool:
-    """Tell whether nothing is under way for a client, so that a word about its stream would be the last one."""
+    """Whether a client waits for no reply, so that an error about its input can be its last reply."""
     return not (client.closing or client.backlog or client.waiter is not None)

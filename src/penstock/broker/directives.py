@@ -1,13 +1,13 @@
 """Every directive there is, as one table.
 
-A directive is a row: its name, the kind of its value, its default, where it may be used, and the words that
-`penstock server --print-config` prints above it. A *kind* knows the four forms a value takes: the words of a
-line of the config file, the argument of CONFIG SET, the answer of CONFIG GET, and the Python value that the
-node uses.
+A directive is a row: its name, the type of its value, its default, where it may be used, and the comment that
+`penstock server --print-config` prints above it. A `ValueType` converts between the four forms of a value: the
+words of a line in the config file, the argument of CONFIG SET, the reply of CONFIG GET, and the Python value
+that the node uses.
 
-Two rules hold here. A kind refuses a value with a ValueError that says what is wrong and what to write
-instead; where the value came from is the caller's to add. And the file and CONFIG SET are two doors with
-their own checks: some values pass only one of them, as in Disque, and the table shows which.
+Two rules hold here. A value is refused with a ValueError that says what is wrong and what to write instead;
+the caller adds where the value came from. And the file and CONFIG SET have checks of their own: some values
+are accepted by only one of them, as in Disque, and the table shows which.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def parse_memory(text: str) -> int:
     return size
 
 
-class Kind:
-    """One word for one value. `current` is the value in force, for the kinds that build on it."""
+class ValueType:
+    """One word for one value. `current` is the present value, for types that depend on it."""
 
     words_min = 1
     words_max = 1
@@ -81,7 +81,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Number(Kind):
+class Number(ValueType):
     lowest: int = 0
     highest: int = INTEGER_MAX
     lowest_set: int | None = None  # where CONFIG SET allows another one than the file
@@ -104,8 +104,13 @@ class Number(Kind):
         return number
 
 
-class KeepAlive(Number):
+class KeepAlive(ValueType):
     """Seconds in the file, but only yes and no at run time."""
+
+    _seconds = Number(0, INT_MAX)
+
+    def read(self, word: bytes) -> int:
+        return self._seconds.read(word)
 
     def from_set(self, value: bytes, current: Any) -> int:
         return (current or KEEPALIVE_SECONDS) if YesNo().read(value) else 0
@@ -118,7 +123,7 @@ class KeepAlive(Number):
 
 
 @dataclass(frozen=True)
-class Memory(Kind):
+class Size(ValueType):
     lowest: int = 0
     lowest_set: int = 0  # what CONFIG SET allows
     set_units: bool = True
@@ -145,7 +150,7 @@ class Memory(Kind):
         return [b"%d" % value]
 
 
-class YesNo(Kind):
+class YesNo(ValueType):
     def read(self, word: bytes) -> bool:
         if word.lower() not in (b"yes", b"no"):
             raise ValueError(f"{shown(word)} is neither yes nor no")
@@ -156,7 +161,7 @@ class YesNo(Kind):
 
 
 @dataclass(frozen=True)
-class Choice(Kind):
+class Choice(ValueType):
     names: tuple[str, ...]
 
     def read(self, word: bytes) -> str:
@@ -166,7 +171,7 @@ class Choice(Kind):
         return name
 
 
-class Permissions(Kind):
+class Permissions(ValueType):
     def read(self, word: bytes) -> int:
         if not re.fullmatch(rb"0*[0-7]{1,3}", word):
             raise ValueError(f"{shown(word)} is not a file mode: write it in octal, 0 to 777")
@@ -177,7 +182,7 @@ class Permissions(Kind):
 
 
 @dataclass(frozen=True)
-class Path(Kind):
+class Path(ValueType):
     required: bool = False
     base_name: bool = False  # a file inside `dir`, not a path to one
 
@@ -191,7 +196,7 @@ class Path(Kind):
         return os.fsdecode(word)
 
 
-class Directory(Kind):
+class DirectoryPath(ValueType):
     """Absolute once read; a relative one goes on from the one before, as a `cd` would."""
 
     def from_file(self, words: list[bytes], current: str) -> str:
@@ -206,8 +211,15 @@ class Directory(Kind):
         return os.path.normpath(pathlib.Path(current, os.fsdecode(value)))
 
 
-class Password(Kind):
+@dataclass(frozen=True)
+class Password(ValueType):
+    """A password, or a secret that only programs use, which must not be short."""
+
+    bytes_min: int = 0
+
     def read(self, word: bytes) -> bytes:
+        if word and len(word) < self.bytes_min:
+            raise ValueError(f"the secret is {len(word)} bytes long: give at least {self.bytes_min}, at random")
         if len(word) > PASSWORD_BYTES_MAX:
             raise ValueError(f"the password is {len(word)} bytes long: give at most {PASSWORD_BYTES_MAX}")
         return word
@@ -216,16 +228,7 @@ class Password(Kind):
         return value
 
 
-class Secret(Password):
-    """A password that programs alone use: there is no reason for a short one."""
-
-    def read(self, word: bytes) -> bytes:
-        if word and len(word) < SECRET_BYTES_MIN:
-            raise ValueError(f"the secret is {len(word)} bytes long: give at least {SECRET_BYTES_MIN}, at random")
-        return super().read(word)
-
-
-class Addresses(Kind):
+class Addresses(ValueType):
     words_max = BIND_MAX
 
     def from_file(self, words: list[bytes], current: Any) -> tuple[str, ...]:
@@ -242,7 +245,7 @@ class Addresses(Kind):
         return [os.fsencode(address) for address in value] or [b""]
 
 
-class OutputLimit(Kind):
+class OutputLimit(ValueType):
     """class, hard limit, soft limit, seconds. Disque has one class of clients, `normal`."""
 
     words_min = words_max = 4
@@ -271,10 +274,10 @@ class OutputLimit(Kind):
 
     def to_file(self, value: tuple[int, int, int]) -> list[bytes]:
         hard, soft, seconds = value
-        return [b"normal", *Memory().to_file(hard), *Memory().to_file(soft), b"%d" % seconds]
+        return [b"normal", *Size().to_file(hard), *Size().to_file(soft), b"%d" % seconds]
 
 
-class Renames(Kind):
+class Renames(ValueType):
     """One line, one command; the value is all of them, old name to new, in the order of the lines."""
 
     words_min = words_max = 2
@@ -291,7 +294,7 @@ class Renames(Kind):
         return {**current, old: new}
 
 
-class Include(Kind):
+class Include(ValueType):
     """The loader reads the file; there is no value to keep."""
 
 
@@ -306,7 +309,7 @@ class Use(enum.Flag):
 @dataclass(frozen=True)
 class Directive:
     name: str
-    kind: Kind
+    value_type: ValueType
     default: Any  # or a function that makes it
     use: Use
     comment: str
@@ -348,7 +351,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
         Directive("timeout", Number(0, INT_MAX), 0, _SET,
             "Close a client that was idle for this many seconds; 0 never does. Clients that wait for a job "
             "are not idle."),
-        Directive("tcp-keepalive", KeepAlive(0, INT_MAX), 0, _SET,
+        Directive("tcp-keepalive", KeepAlive(), 0, _SET,
             "Seconds between probes that find dead clients; 0 sends none. CONFIG GET and SET know it only "
             "as yes and no."),
         Directive("maxclients", Number(1, INT_MAX), 10000, _SET,
@@ -360,7 +363,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "0 never does."),
         Directive("client-output-buffer-limit", OutputLimit(), (0, 0, 0), _SET,
             "Disconnect a client that doesn't read its replies: at once when more than the first size "
-            "waits, or when more than the second size waits for that many seconds. 0 is no limit. The "
+            "waits, or when more than the second size waits for that many seconds. 0: no limit. The "
             "class is always normal."),
     )),
     ("Security", (
@@ -385,9 +388,9 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "servers), and it must be of an authority in tls-ca-cert-file; whose name or address it has isn't looked "
             "at, so let that authority sign nothing but nodes. All nodes of a cluster need the same setting: an "
             "original Disque node can't join."),
-        Directive("cluster-secret", Secret(), b"", _FILE,
+        Directive("cluster-secret", Password(bytes_min=SECRET_BYTES_MIN), b"", _FILE,
             "What a node must know to be let onto the cluster bus, 16 to 512 bytes, the same on all nodes; \"\" lets "
-            "everybody in who can reach the port. It never travels, but what nodes say to each other does, unsealed: "
+            "everybody who can reach the port in. It never travels, but what nodes say to each other does, unsealed: "
             "use tls-cluster, or both, where others may listen. Keep this file unreadable to others. With "
             "a secret an original Disque node can't join."),
     )),
@@ -410,7 +413,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "The name the node has in the system log."),
         Directive("syslog-facility", Choice(_FACILITIES), "local0", _GET,
             "The facility it logs under: user, or local0 to local7."),
-        Directive("dir", Directory(), os.getcwd, _SET,
+        Directive("dir", DirectoryPath(), os.getcwd, _SET,
             "Working directory: the append-only file and the cluster's file lie here. CONFIG REWRITE "
             "writes it in its absolute form. It can't change while the journal is on."),
         Directive("include", Include(), None, _FILE,
@@ -426,17 +429,17 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "Accepted so that files of Disque load. It does nothing."),
     )),
     ("Memory", (
-        Directive("maxmemory", Memory(lowest=1), 2**30, _SET,
+        Directive("maxmemory", Size(lowest=1), 2**30, _SET,
             "Memory for jobs, queues and buffers. From 75 % on new jobs go to other nodes, from 95 % on "
             "they are refused unless the policy finds something to evict."),
         Directive("maxmemory-policy", Choice(("acks", "noeviction")), "acks", _SET,
             "What may go when memory runs out: acks removes jobs that are acknowledged, or delivered and "
             "never to be delivered again; noeviction removes nothing."),
-        Directive("maxmemory-clients", Memory(), 0, _SET,
+        Directive("maxmemory-clients", Size(), 0, _SET,
             "Memory for what all clients together have sent and not finished, or have not read yet; 0 is a quarter of "
             "maxmemory, and at least 16mb. Beyond it, those who hold the most are closed. A request can't be larger, "
             "and one reply takes at most half of it: GETJOB and CLAIM give fewer jobs then."),
-        Directive("maxmemory-unauthenticated", Memory(lowest=2**20, lowest_set=2**20), 32 * 2**20, _SET,
+        Directive("maxmemory-unauthenticated", Size(lowest=2**20, lowest_set=2**20), 32 * 2**20, _SET,
             "The same for all connections that have not authenticated, with what the connections take by themselves. "
             "It isn't a part of maxmemory."),
         Directive("maxmemory-samples", Number(1, INT_MAX), 5, _SET,
@@ -455,7 +458,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "Accepted so that files of Disque load. It does nothing: a rewrite here doesn't hold up the forcing."),
         Directive("auto-aof-rewrite-percentage", Number(0, INT_MAX), 100, _SET,
             "Rewrite the journal when it has grown by this much since the last time; 0 never does."),
-        Directive("auto-aof-rewrite-min-size", Memory(set_units=False), 64 * 2**20, _SET,
+        Directive("auto-aof-rewrite-min-size", Size(set_units=False), 64 * 2**20, _SET,
             "But not while it is smaller than this. CONFIG SET takes it as a plain number of bytes."),
         Directive("aof-rewrite-incremental-fsync", _yes_no, True, _SET,
             "Accepted so that files of Disque load. A rewrite is always forced to the disk in pieces of 32 MB."),
@@ -466,6 +469,15 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
             "At the next start put the jobs of the journal into their queues at once, then go back to no "
             "by itself. For a planned restart of a whole cluster: set it, CONFIG REWRITE, SHUTDOWN "
             "REWRITE-AOF, start."),
+    )),
+    ("Events", (
+        Directive("events-dir", _path, "", _GET,
+            "Directory in which the node writes down what happens to each job, for the data pipeline; a folder in it "
+            'is the node\'s own. "" writes nothing. A disk that is slow or full delays and refuses no command.'),
+        Directive("events-max-bytes", Size(lowest=2**20), 2**30, _GET,
+            "Size of this node's events on the disk. Beyond it the oldest are deleted."),
+        Directive("events-bodies", Size(), 0, _GET,
+            "Keep the bodies of new jobs up to this size with the events, so that jobs can be replayed; 0 keeps none."),
     )),
     ("Cluster", (
         Directive("cluster-config-file", Path(required=True), "nodes.conf", _FILE,

@@ -1,7 +1,7 @@
-"""The file port: all that the journal needs of a disk, and the real one behind it.
+"""The file port: what the journal needs of a disk, and the real disk behind it.
 
-The simulator has another one (`penstock.sim.disk`) which forgets or tears what was not synced, under the same journal
-code. A name is a file in one directory.
+The simulator puts another one under the same journal code (`penstock.sim.disk`), which loses or tears what was not
+synced. A name is a file in one directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from penstock.errors import JournalError
 
-READ_BYTES = 16 * 1024  # the journal's parser copies what is left of a piece again and again: small ones are faster
+READ_BYTES = 16 * 1024  # the journal's parser copies the rest of a piece repeatedly: small pieces are faster
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -25,7 +25,7 @@ class File(Protocol):
     size: int
 
     def write(self, data: bytes) -> int:
-        """Append; give how many bytes were taken, or raise OSError if none could be."""
+        """Append; return how many bytes were written, or raise OSError if none were."""
 
     def sync(self) -> None:
         """Return when all that was written is on the disk."""
@@ -34,7 +34,7 @@ class File(Protocol):
         """Start a sync in the background."""
 
     def sync_done(self) -> bool:
-        """Tell whether no background sync is under way; raise its error, once, if it failed."""
+        """Whether no background sync is under way; raise its error, once, if it failed."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -44,7 +44,7 @@ class Disk(Protocol):
     """One directory."""
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Give a file's bytes in pieces; FileNotFoundError if there is none."""
+        """Return a file's bytes in pieces; FileNotFoundError if there is none."""
 
     def append(self, name: str, fresh: bool = False) -> File:
         """Open a file at its end; `fresh` empties it first."""
@@ -88,7 +88,7 @@ class RealFile:
             self._syncing = self._syncer.submit(os.fdatasync, self._fd)
 
     def sync_done(self) -> bool:
-        """Tell whether no background sync is under way; raise its error if it failed."""
+        """Whether no background sync is under way; raise its error if it failed."""
         if self._syncing is None:
             return True
         if not self._syncing.done():
@@ -114,7 +114,7 @@ class RealDisk:
         self._syncer = ThreadPoolExecutor(1, "journal-sync")
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Give a file's bytes in pieces."""
+        """Return a file's bytes in pieces."""
         with (self._directory / name).open("rb") as file:
             while data := file.read(READ_BYTES):
                 yield data

@@ -1,4 +1,4 @@
-"""The journal: what a node must remember.
+"""The journal: what must survive a crash of the process.
 
 Two files, and a third with their checksums (`checksums.py`). The first is the original's append-only file, so that an
 original node loads ours and we load theirs:
@@ -16,15 +16,15 @@ brings back; the last record of a job wins, and records of jobs that are gone me
                               `off` if nothing is written any more while the node goes on); its tokens begin with n
   CLEAN                       it stopped in order; nothing is missing
 
-START and CLEAN tell the next start what it may believe, so they are synced at once whatever the policy, and written
-only when the jobs' file is safe.
+START and CLEAN tell the next start what it can rely on, so they are synced at once whatever the policy, and written
+only when the file of jobs is synced.
 
-Records are collected while commands run and written at once before the replies leave (`flush`), synced too where
-appendfsync is `always`. If that fails, the replies don't leave, and writes are refused until it works again. A failed
-sync may have dropped what was written before, so only a complete rewrite heals it.
+Records are collected while commands run and written together before the replies are sent (`flush`), and synced too if
+appendfsync is `always`. If that fails, the replies are dropped, and writes are refused until it works again. A failed
+sync may have lost what was written before, so only a complete rewrite repairs it.
 
-A rewrite is done in small steps between commands, page by page of the job table. What changes meanwhile goes to the old
-and the new files alike, in order, so a page may be written before or after a change and the end is the same.
+A rewrite runs in small steps between commands, page by page of the job table. Changes meanwhile go to the old and the
+new files, in order, so a page may be written before or after a change with the same result.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from itertools import islice
 from typing import Final
 
 from penstock.broker.checksums import JOBS, STATES, SUM_SUFFIX, Checksums, Tails, unsummed
+from penstock.broker.core.acks import is_handover
 from penstock.broker.core.jobs import ACK_NOTED, ACKED, ACTIVE, AHEAD, DELIVERED, QUEUED, STORED_FLAGS, Job
 from penstock.broker.core.node import Node
-from penstock.broker.core.removal import is_handover
 from penstock.broker.disk import Disk, File
 from penstock.wire.record import JobRecord, record_template
 
@@ -158,7 +158,7 @@ class Journal:
         self._states.append(_command(b"PAUSE", name, b"%d" % pause))
 
     def record(self, job: Job) -> JobRecord:
-        """Give a job in the form it is stored in."""
+        """Return a job in the form it is stored in."""
         return JobRecord(
             id=job.id,
             state=QUEUED if job.state == QUEUED else ACTIVE,
@@ -218,7 +218,7 @@ class Journal:
         self._mark(*self.start_words(self.disk.boot_id(), self._policy.encode()))
 
     def start_words(self, boot_id: bytes, policy: bytes) -> tuple[bytes, ...]:
-        """Give the words of a START."""
+        """Return the words of a START."""
         if not self.node.token_epoch:
             self.node.begin_tokens(0)
         return b"START", boot_id, policy, b"%d" % self.node.token_epoch
@@ -347,7 +347,7 @@ class Journal:
         return True
 
     def stop_rewrite(self) -> None:
-        """Give up a rewrite, if one is under way."""
+        """Abandon a rewrite, if one is under way."""
         if self.rewrite is not None:
             self.rewrite.abandon()
             self.rewrite = None
@@ -439,7 +439,7 @@ class Rewrite:
         return False
 
     def _record(self, job: Job) -> bytes:
-        """Give a job's LOADJOB command. Jobs that were added together differ little, so the rest is kept ready."""
+        """Return a job's LOADJOB command. Jobs that were added together differ little, so the rest is kept ready."""
         expires_s = (job.expires_at + self.journal.node.wall_offset_ms) // 1000
         counters = (job.state, job.flags, job.nacks, job.deliveries)
         key = (job.queue, job.rules, len(job.body), expires_s, counters, job.holders)
@@ -476,7 +476,7 @@ class Rewrite:
 
 
 def is_kept(job: Job) -> bool:
-    """Tell whether a job must come back: it is alive, or its ack is not yet everywhere."""
+    """Whether a job must be restored: it is alive, or not all holders have its ack."""
     if job.state == ACKED:
         return bool(job.flags & ACK_NOTED)
     if job.state in (ACTIVE, QUEUED):
@@ -511,6 +511,6 @@ def _held_command(job: Job) -> bytes:
 
 
 def _load_template(record: JobRecord) -> bytes:
-    """Give a LOADJOB command for jobs like this one, with places for id, creation time and body."""
+    """Return a template of LOADJOB for jobs like this one, with places for id, creation time and body."""
     template, size = record_template(record)
     return b"*2\r\n$7\r\nLOADJOB\r\n$%d\r\n" % size + template + b"\r\n"

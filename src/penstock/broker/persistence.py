@@ -2,8 +2,8 @@
 
     off --turn_on--> wait-rewrite --rewrite done--> on --turn_off--> off
 
-A journal that is turned on at run time begins with a rewrite, so that it holds what is already there. Rewrites go in
-steps that the shell takes between other work (`step`).
+A journal that is turned on at run time begins with a rewrite, so that it holds the jobs that exist already. A rewrite
+runs in steps that the shell takes between other work (`step`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.broker.checksums import Tails
+from penstock.broker.core import inputs
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.removal import forget_all
 from penstock.broker.disk import Disk
 from penstock.broker.journal import Journal, file_names
 from penstock.broker.recovery import Load
@@ -29,7 +29,7 @@ OFF, ON, WAIT_REWRITE = "off", "on", "wait-rewrite"
 
 
 class Persistence:
-    """What a broker remembers across restarts, and how."""
+    """The journal of a broker, and its state."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -60,7 +60,7 @@ class Persistence:
         return self.journal.failure if self.journal is not None else ""
 
     def refusal(self) -> tuple[str, str]:
-        """Give the code and the text with which changes are refused meanwhile."""
+        """Return the code and text of the error for commands that change something meanwhile."""
         return "MISCONF", f"Errors writing to the AOF file: {self.failure}"
 
     @property
@@ -95,7 +95,7 @@ class Persistence:
             enqueue_once=config.aof_enqueue_jobs_once,
             timeout_ms=config.cluster_node_timeout,
         )
-        self._broker.reguard()
+        self._broker.refresh_checks()
         return self._load
 
     def end_load(self) -> None:
@@ -121,7 +121,7 @@ class Persistence:
                 "active and are not delivered again",
                 loaded.withheld,
             )
-        self._broker.reguard()
+        self._broker.refresh_checks()
 
     def open(self) -> None:
         """Begin to write."""
@@ -158,7 +158,7 @@ class Persistence:
             return True
         if journal.failure != known:
             log.error("the journal can't be written (%s): writes are refused until it can", journal.failure)
-            self._broker.reguard()
+            self._broker.refresh_checks()
         return False
 
     def cron(self) -> None:
@@ -175,7 +175,7 @@ class Persistence:
                     )
                 else:
                     log.warning("the journal can be written again")
-                self._broker.reguard()
+                self._broker.refresh_checks()
         if not self.rewriting and (self.rewrite_scheduled or self._has_grown()):
             self.rewrite_scheduled = False
             self.begin_rewrite()
@@ -238,7 +238,7 @@ class Persistence:
             self.state = ON
         elif self.state == WAIT_REWRITE:
             self.rewrite_scheduled = True
-        broker.reguard()
+        broker.refresh_checks()
 
     def turn_on(self) -> None:
         """CONFIG SET appendonly yes."""
@@ -265,7 +265,7 @@ class Persistence:
         self.journal = None
         self._broker.node.journal = None
         self.state = OFF
-        self._broker.reguard()
+        self._broker.refresh_checks()
 
     def reload(self) -> bool:
         """DEBUG LOADAOF: forget everything and load the file; False if it holds nothing."""
@@ -278,7 +278,7 @@ class Persistence:
             self.rewrite_scheduled = True
         broker.node.journal = None
         try:
-            forget_all(broker.node)
+            inputs.drop_all(broker.node)
             load = self.begin_load(0)
             for _ in load:
                 pass
@@ -287,7 +287,7 @@ class Persistence:
             self.loading = False
             self._tails = None  # the journal goes on, with the checksums that it has
             broker.node.journal = journal
-            broker.reguard()
+            broker.refresh_checks()
         if journal is not None:
             self._save_loaded(journal)
         return load.records > 0
@@ -313,11 +313,11 @@ class Persistence:
         journal = self.journal
         if journal is not None:
             if not journal.finish():
-                self._broker.reguard()
+                self._broker.refresh_checks()
                 return False
             journal.close()
             # It still collects what happens until the process ends: nothing of that may be promised any more.
             self._closed = journal
             self.journal = None
-        self._broker.reguard()
+        self._broker.refresh_checks()
         return True

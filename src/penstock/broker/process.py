@@ -27,7 +27,7 @@ LOG_LEVELS = {
     "warning": logging.WARNING,
 }
 LOG_FORMAT = "%(process)d %(asctime)s %(levelname)s %(message)s"
-# Descriptors beside those of clients: journal, log and listeners, and the links of a bus of 40 nodes (bus_links: two
+# Descriptors beside those of clients: journal, log and listeners, and the links of a bus of 40 nodes (bus_sockets: two
 # from each, one to each, and some to spare). Where the system allows few, a quarter of them.
 RESERVED_FILES = 32 + 256
 _waits = -1  # where whoever started a daemon hears that it is ready
@@ -98,7 +98,7 @@ def _daemonize(config: Config) -> None:
 
 
 def write_pidfile(config: Config) -> None:
-    """Tell others which process the daemon is, now that it has its directory and its ports."""
+    """Write the pid file, once the daemon has its directory and ports."""
     if config.daemonize:
         try:
             Path(config.pidfile).write_text(f"{os.getpid()}\n")
@@ -107,7 +107,7 @@ def write_pidfile(config: Config) -> None:
 
 
 def ready(config: Config) -> None:
-    """Tell whoever waits for a daemon that it runs, and let go of their terminal."""
+    """Report to the starting process that the daemon runs, and detach from the terminal."""
     if not config.daemonize:
         return
     null = os.open(os.devnull, os.O_RDWR)
@@ -171,7 +171,7 @@ def change_directory(path: str) -> None:
 
 
 def allow_clients(clients: int) -> None:
-    """Make room for so many open sockets."""
+    """Raise the limit on open files for this number of clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = clients + _reserved(hard)
     if soft >= wanted:
@@ -229,12 +229,12 @@ def _load_tls_files(context: ssl.SSLContext, config: Config) -> None:
 
 
 def warn_of_open_bus(config: Config, sockets: list[socket.socket]) -> None:
-    """Say so if anybody on the network can join the cluster."""
+    """Warn if anybody on the network can join the cluster."""
     hosts = [sock.getsockname()[0] for sock in sockets]
     if config.cluster_secret or config.tls_cluster or all(ip_address(host).is_loopback for host in hosts):
         return
     log.warning(
-        "the cluster bus on port %d is open to everybody who can reach %s: set cluster-secret or tls-cluster on all "
+        "the cluster bus on port %d is open to everyone who can reach %s: set cluster-secret or tls-cluster on all "
         "nodes, or bind to loopback, or let a firewall keep others from that port",
         sockets[0].getsockname()[1],
         ", ".join(hosts),
@@ -242,7 +242,7 @@ def warn_of_open_bus(config: Config, sockets: list[socket.socket]) -> None:
 
 
 def resident_bytes() -> int:
-    """Tell how much memory the process takes."""
+    """Return the resident memory of the process, in bytes."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
     except OSError:
@@ -260,7 +260,7 @@ def replace_file(path: str, data: bytes) -> None:
 
 
 def journal_bytes(config: Config) -> int:
-    """Tell how much there is to load, and refuse a controlled restart without a journal."""
+    """Return the size of the journal; refuse a controlled restart without one."""
     path = Path(config.appendfilename)
     if path.exists():
         return path.stat().st_size
@@ -276,7 +276,7 @@ def remove_socket(path: str) -> None:
 
 
 def set_permissions(path: str, permissions: int) -> None:
-    """Set who may use a unix socket; 0 leaves it to the umask."""
+    """Set the mode of a unix socket; 0 leaves it to the umask."""
     if permissions:
         Path(path).chmod(permissions)
 

@@ -1,15 +1,15 @@
 """Reading a journal: at a start, for DEBUG LOADAOF, and for `penstock check-aof`.
 
-Loading goes in slices (`load` is a generator), so that a node which brings back a million jobs still answers -LOADING
-and INFO meanwhile. First the file of jobs is reduced to those that are alive, then the file of states to the last one
-of each, then each survivor goes to `core.restoring`. What runs for every record is a loop over many of them: a step of
-a generator takes longer than the work.
+Loading runs in slices (`load` is a generator), so that a node which loads a million jobs still answers -LOADING and
+INFO meanwhile. First the file of jobs is reduced to those that are alive, then the file of states to the last one of
+each job, then each job that is left goes to `core.restoring`. Records are handled many at a time: a step of a generator
+would take longer than the work on one record.
 
-A tail that stops inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
-file). Zeros at the end belong to such a tail, since a power loss may leave the size of a file but not its last block,
-and a whole record ends with a line. Damage anywhere else is never passed over, and neither is a tail in which other
-records begin: the node doesn't start, says where it is, and has changed nothing. So it is with a block that doesn't
-match its checksum.
+A tail that ends inside a record was torn by a crash: it was never acknowledged, so it is cut (and kept beside the
+file). Zeros at the end belong to such a tail: a power loss may keep the size of a file but not its last block, and a
+whole record ends with a line break. Any other damage is an error, and so is a tail in which other records begin: the
+node doesn't start, says where the damage is, and changes nothing. The same holds for a block that doesn't match its
+checksum.
 """
 
 from __future__ import annotations
@@ -126,14 +126,14 @@ class Reader:
                 self.offset += _record_bytes(words)
 
     def batches(self) -> Iterator[list[Words]]:
-        """Give the commands in lists: with each piece of the file those that it completes.
+        """Return the commands in lists: with each piece of the file those that it completes.
 
         Records in the form in which a journal is written are read here. From the first that looks different, hiredis
         reads on, to tell whether it is a record at all.
         """
         parser: hiredis.Reader | None = None
         held: list[bytes] = []  # of a record that goes on in the next piece
-        missing = 0  # so many bytes it lacks, at least
+        missing = 0  # bytes that it lacks, at least
         for piece in self._pieces():
             if parser is not None:
                 parser.feed(piece)
@@ -163,7 +163,7 @@ class Reader:
             raise self._judge_rest()
 
     def _judge_rest(self) -> Damage:
-        """Tell what follows the last whole record: one that a crash has cut off, or damage that hides good ones."""
+        """Decide what follows the last whole record: one cut off by a crash, or damage with good records behind it."""
         heads = [form.head for form in self._forms]
         end, window, skip = 0, b"", 1
         for piece in self._disk.read(self.name):
@@ -181,7 +181,7 @@ class Reader:
         return Damage(self.name, self.offset, "the last record is incomplete", torn=True)
 
     def _pieces(self) -> Iterator[bytes]:
-        """Give the file piece by piece, but for zeros at its end."""
+        """Yield the file piece by piece, without zeros at its end."""
         zeros = 0  # held back, until something else follows them
         for piece in self.checked_pieces():
             data = piece.rstrip(b"\0")
@@ -203,7 +203,7 @@ class Reader:
             raise Damage(self.name, self.size, what, torn=False, readable=True)
 
     def _whole_records(self, data: bytes) -> tuple[list[Words], int, int]:
-        """Give the records that `data` begins with, their end, and how many bytes at least the next one lacks.
+        """Return the records that `data` begins with, their end, and how many bytes at least the next one lacks.
 
         That is 0 where something stands that isn't in the form of a record.
         """
@@ -226,7 +226,7 @@ class Reader:
             at = end
 
     def _parsed(self, parser: hiredis.Reader) -> Iterator[list[Words]]:
-        """Give the records that hiredis finds, and refuse what is none."""
+        """Return the records that hiredis finds; refuse anything else."""
         try:
             while (words := parser.gets()) is not Ellipsis:
                 offset = self.offset + self._length(words)
@@ -236,7 +236,7 @@ class Reader:
             raise Damage(self.name, self.offset, "bad framing", torn=False) from None
 
     def _length(self, words: object) -> int:
-        """Tell how long a record is in the file, and refuse what is none."""
+        """Return the length of a record in the file; refuse anything else."""
         if not isinstance(words, list) or not words or not all(isinstance(word, bytes) for word in words):
             raise Damage(self.name, self.offset, "this isn't a record", torn=False)
         forms = [form for form in self._forms if form.command == words[0]]
@@ -248,7 +248,7 @@ class Reader:
 
 
 def _take_word(data: bytes, at: int, words: Words) -> int:
-    """Read a word with its length and give its end; 0 if there is none, or the negative of how much is missing."""
+    """Read a word with its length; return its end, 0 if it is invalid, or minus the number of missing bytes."""
     size = len(data)
     if at >= size:
         return -1
@@ -274,7 +274,7 @@ def _take_word(data: bytes, at: int, words: Words) -> int:
 
 
 def _record_bytes(words: Words) -> int:
-    """Tell how long a record is in the file."""
+    """Return the length of a record in the file."""
     return 3 + len(str(len(words))) + sum([5 + len(str(len(word))) + len(word) for word in words])
 
 
@@ -347,7 +347,7 @@ class Load:
         return self._checkers[JOBS].tail, self._checkers[STATES].tail
 
     def _read(self, name: str, forms: list[Form], checker: BlockChecker) -> Iterator[list[Words] | None]:
-        """Give the records of a file, with None now and then for the shell's turn. A torn tail is cut."""
+        """Yield the records of a file, and None from time to time to let the shell work. A torn tail is cut."""
         reader = Reader(self.disk, name, forms, checker)
         since_turn = SLICE
         try:
@@ -419,7 +419,7 @@ class Load:
         return JournalError(f"{name}: {what} at byte {offset}. {ADVICE}")
 
     def _packed_change(self, words: Words) -> bytes:
-        """Give a change as it was packed, and the key of its claim behind it. Most are replaced by later ones."""
+        """Return a change in packed form, followed by the key of its claim. Most are replaced by later ones."""
         packed = words[2]
         if len(packed) != STATE.size:
             missing = SHORTER.get(STATE.size - len(packed))

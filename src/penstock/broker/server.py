@@ -1,8 +1,8 @@
 """The server process: sockets, signals, timers, and the broker between them.
 
-The only file that knows the event loop. Clients are served in rounds (links.py): what has arrived is run at once,
-replies collect, and at the end of the round `_turn` lets the broker make it safe and send them all. What happens
-between rounds, a timer or a client that is let go, plans such a turn with `soon`.
+The only file that knows the event loop. Clients are served in rounds (sockets.py): what has arrived is run at once,
+replies collect, and at the end of the round `_turn` lets the broker write the journal and send them all. Events between
+rounds, such as timers, schedule a turn with `soon`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from pathlib import Path
 
 from penstock.broker import process
 from penstock.broker.broker import Broker
-from penstock.broker.bus_links import BusLinks
+from penstock.broker.bus_sockets import BusLinks
 from penstock.broker.commands.information import release
 from penstock.broker.config import Config, ConfigRefused, flags_from_argv, load, rewrite
-from penstock.broker.connection import Connection
+from penstock.broker.connection import ClientConnection
 from penstock.broker.core.membership import BUS_PORT_OFFSET, Cluster, cluster_from_text
 from penstock.broker.disk import RealDisk, lock
-from penstock.broker.links import Listener, Rounds
+from penstock.broker.events import open_events
+from penstock.broker.sockets import Listener, SocketLoop
 from penstock.errors import ConfigError, OperatorError, PenstockError
 from penstock.native import modules_in_use
 
 log = logging.getLogger("penstock")
 
-REWRITE_SLICE_S = 0.002  # a rewrite works for this long, then lets others work as long
-TIMER_S_MIN = 0.001  # a timer that was set for now still lets the loop turn first
+REWRITE_SLICE_S = 0.002  # a rewrite works for this long, then pauses for as long
+TIMER_S_MIN = 0.001  # a timer that is due now still lets the event loop run first
 
 
 class Server:
@@ -44,7 +45,7 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
-        self._rounds = Rounds(self._begin_round, self._turn, self._loop.call_soon, self._loop.call_later)
+        self._sockets = SocketLoop(self._begin_round, self._turn, self._loop.call_soon, self._loop.call_later)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._turn_planned = False
@@ -59,31 +60,36 @@ class Server:
             self.broker.node.take_cluster(known)
         port = self.broker.node.cluster.myself.port = config.port or config.tls_port
         self._bus: BusLinks | None = None
-        if port:  # nobody can be told of a node that has only a unix socket
+        if port:  # other nodes can't reach a node that has only a unix socket
             self._bus_tls = process.bus_tls(config)
             self._bus = BusLinks(
-                self.broker, self._rounds, config.cluster_secret, self._bus_tls[1] if self._bus_tls else None
+                self.broker, self._sockets, config.cluster_secret, self._bus_tls[1] if self._bus_tls else None
             )
             self.broker.use_bus(self._bus)
+        events = open_events(config, self.broker.node)
+        if events is not None:
+            self.broker.use_events(events)
         self.save_cluster()
 
     # Start and stop
 
     async def serve(self) -> int:
-        """Listen, bring back the journal, and run until told to stop; gives the exit code."""
+        """Listen, load the journal, and run until told to stop; return the exit code."""
         log.info("penstock %s starting, %s", release(), modules_in_use())
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # Before anybody can connect: what isn't loaded yet must not look as if it weren't there.
+        # Before anyone can connect: jobs that aren't loaded yet must not look as if they didn't exist.
         self.broker.persistence.loading = self.config.appendonly or self.config.aof_enqueue_jobs_once
-        self.broker.reguard()
+        self.broker.refresh_checks()
         self._listen()
         process.write_pidfile(self.config)
         self._cron()
         loading = self._loop.create_task(self._load())
         loading.add_done_callback(self._load_ended)
-        return await self._stopped
+        code = await self._stopped
+        self._close_events()
+        return code
 
     def _listen(self) -> None:
         config = self.config
@@ -96,19 +102,19 @@ class Server:
             raise ConfigError("nothing to listen on: set port, tls-port or unixsocket")
         for port, tls in places:
             for sock in process.listening_sockets(config, port):
-                self._rounds.listen(Listener(sock, lambda: Connection(self.broker), tls))
+                self._sockets.listen(Listener(sock, lambda: ClientConnection(self.broker), tls))
         if config.unixsocket:
             sock = process.listening_unix_socket(config)
-            self._rounds.listen(Listener(sock, lambda: Connection(self.broker, is_unix=True), None))
+            self._sockets.listen(Listener(sock, lambda: ClientConnection(self.broker, is_unix=True), None))
         if self._bus is not None:
             self._listen_to_nodes(self._bus)
-        self._loop.add_reader(self._rounds.fileno(), self._rounds.round)
+        self._loop.add_reader(self._sockets.fileno(), self._sockets.serve_once)
 
     def _listen_to_nodes(self, bus: BusLinks) -> None:
         config = self.config
         sockets = process.listening_sockets(config, (config.port or config.tls_port) + BUS_PORT_OFFSET)
         for sock in sockets:
-            self._rounds.listen(Listener(sock, bus.accept, self._bus_tls[0] if self._bus_tls else None))
+            self._sockets.listen(Listener(sock, bus.accept, self._bus_tls[0] if self._bus_tls else None))
         if config.bind:
             bus.sources = [sock.getsockname()[0] for sock in sockets]
         process.warn_of_open_bus(config, sockets)
@@ -117,7 +123,7 @@ class Server:
         config, persistence = self.config, self.broker.persistence
         if persistence.loading:
             for _ in persistence.begin_load(process.journal_bytes(config)):
-                await asyncio.sleep(0)  # others get -LOADING meanwhile
+                await asyncio.sleep(0)  # clients get -LOADING meanwhile
                 self.broker.set_clock()
             persistence.end_load()
             if config.aof_enqueue_jobs_once:
@@ -150,23 +156,28 @@ class Server:
             log.error("not stopping: the journal could not be closed")
 
     def stop(self) -> None:
-        """End the process in order; the journal is closed already."""
+        """End the process cleanly; the journal is closed already."""
         self._end(0)
 
     def _end(self, code: int) -> None:
-        self._rounds.close()
+        self._sockets.close()
         process.clean_up(self.config)
         if not self._stopped.done():
-            # The replies of this turn leave first.
+            # The replies of this turn are sent first.
             self._loop.call_later(TIMER_S_MIN, self._stopped.set_result, code)
 
+    def _close_events(self) -> None:
+        if self.broker.events is not None:
+            self.broker.events.close()
+
     def restart(self, crash: bool, delay_ms: int) -> None:
-        """Start this program again in its own place."""
+        """Restart this program in the same process."""
         if not crash:
             if self.config.file:
                 rewrite(self.config)
             if not self.broker.persistence.close(rewrite=False):
                 raise OperatorError("failed to restart the server. Check server logs.")
+            self._close_events()
         time.sleep(delay_ms / 1000)
         os.chdir(self.config.started_in)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -180,7 +191,7 @@ class Server:
             self._loop.call_soon(self._turn)
 
     def _begin_round(self) -> None:
-        """Links are served now, and the turn ends with them: nobody needs to plan that."""
+        """A round ends with a turn of its own, so none needs to be scheduled."""
         self._turn_planned = True
 
     def _turn(self) -> None:
@@ -191,7 +202,7 @@ class Server:
         self._arm()
 
     def _arm(self) -> None:
-        """Set the timer to what comes first."""
+        """Set the timer to the next time that is due."""
         next_ms = self.broker.node.timers.next_ms()
         if next_ms is None:
             return
@@ -230,7 +241,7 @@ class Server:
             self._loop.call_later(REWRITE_SLICE_S, self._step)
 
     def sleep(self, seconds: float) -> None:
-        """Stand still, for DEBUG SLEEP."""
+        """Block the process, for DEBUG SLEEP."""
         time.sleep(seconds)
 
     # The process
@@ -258,7 +269,7 @@ class Server:
             effect()
 
     def _move_to(self, path: str) -> None:
-        """CONFIG SET dir: nodes.conf comes along, and no other node may use the place."""
+        """CONFIG SET dir: nodes.conf moves too, and the new directory is locked against other nodes."""
         if Path(path).exists() and Path(path).samefile(Path.cwd()):
             return
         if self.config.appendonly:
@@ -276,7 +287,7 @@ class Server:
             raise ConfigRefused(f"Changing directory: {problem}") from None
 
     def facts(self) -> dict[str, object]:
-        """Give what INFO tells about the process."""
+        """Return what INFO shows about the process."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         return {
@@ -296,9 +307,9 @@ class Server:
 
 
 def take_locks(config: Config, is_move: bool = False) -> list[int]:
-    """Keep other nodes away from our files as long as this process lives; gives what to close before that.
+    """Lock our files against other nodes while this process lives; return the locks, to be closed at the end.
 
-    In a move to another directory only of those that come along.
+    In a move to another directory, only the files that move are locked.
     """
     names = ("appendfilename", "cluster_config_file")
     locks: list[int] = []
@@ -307,14 +318,14 @@ def take_locks(config: Config, is_move: bool = False) -> list[int]:
             _lock(config, name) for name in names if not (is_move and Path(getattr(config, name)).is_absolute())
         )
     except PenstockError:
-        for held in locks:  # all of them, or none
+        for held in locks:  # all locks, or none
             os.close(held)
         raise
     return locks
 
 
 def run(argv: list[str]) -> int:
-    """Run a server as the command line says, until it is stopped; gives the exit code."""
+    """Run a server with these arguments until it is stopped; return the exit code."""
     try:
         path, flags = flags_from_argv(argv)
         config = load(path, flags, sys.stdin.read() if path == "-" else None)
@@ -332,7 +343,7 @@ def run(argv: list[str]) -> int:
 
 
 def _lock(config: Config, name: str) -> int:
-    """Take the lock of a file that the node writes."""
+    """Lock a file that the node writes."""
     file = getattr(config, name)
     try:
         return lock(file + ".lock")

@@ -26,8 +26,26 @@ class Rate:
         self._total, self._at_ms = total, now_ms
 
     def value(self) -> float:
-        """Give the mean rate a second."""
+        """Return the mean rate a second."""
         return sum(self._samples) / SAMPLES
+
+
+def cut_arguments(arguments: list[bytes], bytes_max: int) -> list[bytes]:
+    """Return as much of a request as may be shown, and how much is missing."""
+    shown: list[bytes] = []
+    for argument in arguments:
+        if bytes_max <= 0:
+            shown.append(b"... (%d more arguments)" % (len(arguments) - len(shown)))
+            break
+        shown.append(_cut(argument, bytes_max))
+        bytes_max -= len(argument) + 1
+    return shown
+
+
+def _cut(argument: bytes, bytes_max: int) -> bytes:
+    if len(argument) <= bytes_max:
+        return argument
+    return argument[:bytes_max] + b"... (%d more bytes)" % (len(argument) - bytes_max)
 
 
 class SlowEntry(NamedTuple):
@@ -47,23 +65,16 @@ class SlowLog:
         self._next = 0
 
     def resize(self, most: int) -> None:
-        """Keep so many."""
+        """Set how many entries are kept."""
         self.entries = deque(list(self.entries)[:most], maxlen=most)
 
     def add(self, at_s: int, microseconds: int, arguments: list[bytes]) -> None:
         """Note a slow command, cut to a size that is always fine to keep."""
-        shown = [_cut(argument) for argument in arguments[:SLOW_ARGUMENTS_MAX]]
+        shown = [_cut(argument, SLOW_ARGUMENT_BYTES_MAX) for argument in arguments[:SLOW_ARGUMENTS_MAX]]
         if len(arguments) > SLOW_ARGUMENTS_MAX:
             shown[-1] = b"... (%d more arguments)" % (len(arguments) - SLOW_ARGUMENTS_MAX + 1)
         self.entries.appendleft(SlowEntry(self._next, at_s, microseconds, shown))
         self._next += 1
-
-
-def _cut(argument: bytes) -> bytes:
-    if len(argument) <= SLOW_ARGUMENT_BYTES_MAX:
-        return argument
-    more = len(argument) - SLOW_ARGUMENT_BYTES_MAX
-    return argument[:SLOW_ARGUMENT_BYTES_MAX] + b"... (%d more bytes)" % more
 
 
 class Latency:

@@ -2,7 +2,8 @@
 
 `application` makes one with common settings, `run` runs it and returns its exit code. `StoreCommand` is the class of
 commands whose first argument is a store's URL: where the variable PENSTOCK_URL is set, the URL can be left out, so that
-a password need not be on a command line, which every user of the machine can read.
+a password need not be on a command line, which every user of the machine can read. PENSTOCK_TO_URL does the same for
+the second store of `penstock move`.
 
 A first argument is a URL if it has `://`, or begins with the scheme of a store and a colon.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -20,10 +21,23 @@ from penstock.errors import CallerError
 from penstock.queues.registry import is_store_url
 
 URL_VARIABLE = "PENSTOCK_URL"
+TO_URL_VARIABLE = "PENSTOCK_TO_URL"
 URL_HELP = (
-    "The store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs, disque://localhost:7711, "
+    "The store: sqlite:///jobs.db, redis://localhost:6379/0, postgresql://localhost/jobs, disque://localhost:7711, "
     f"and so on. It can be left out where the variable {URL_VARIABLE} is set."
 )
+
+EventsDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--events",
+        metavar="DIR",
+        envvar="PENSTOCK_EVENTS",
+        help="The directory of events.",
+        show_default=False,
+        show_envvar=True,
+    ),
+]
 
 
 def application(**settings: Any) -> typer.Typer:
@@ -46,13 +60,13 @@ def run(app: typer.Typer, words: Sequence[str], program: str, **named: Any) -> i
     return 0
 
 
-def left_out_url(first: object) -> list[str]:
+def left_out_url(first: object, variable: str = URL_VARIABLE) -> list[str]:
     """Return the URL of PENSTOCK_URL as a list where `first`, the first argument of a command, isn't a URL itself."""
-    url = os.environ.get(URL_VARIABLE)
+    url = os.environ.get(variable)
     if not url or (isinstance(first, str) and is_store_url(first)):
         return []
     if not is_store_url(url):
-        raise CallerError(f"{URL_VARIABLE} must be the URL of a store, such as sqlite:///jobs.db")
+        raise CallerError(f"{variable} must be the URL of a store, such as sqlite:///jobs.db")
     return [url]
 
 

@@ -25,7 +25,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """A word after `penstock`, and the module of its `run`."""
 
     module: str
@@ -36,29 +36,35 @@ class Group(NamedTuple):
 _QUEUES = "penstock.cli.queues"
 
 
-GROUPS: dict[str, Group] = {
-    "server": Group("penstock.cli.server", "Run a node, with a configuration file or --directive value."),
-    "cli": Group("penstock.cli.shell", "Talk to a node: one command, a script of commands, or a prompt."),
-    "check-aof": Group("penstock.cli.check_aof", "Check a journal, and cut off a damaged tail with --fix."),
-    "cluster": Group("penstock.cli.cluster", "Try a cluster, show one, add, drain and remove nodes."),
-    "fsq": Group("penstock.cli.fsq", "Directories as queues: install, enqueue, scan and more."),
-    "push": Group(_QUEUES, "Add jobs to a queue of any store.", ("push",)),
-    "pop": Group(_QUEUES, "Take jobs and print their bodies.", ("pop",)),
-    "reserve": Group(_QUEUES, "Reserve jobs and print them with their tokens.", ("reserve",)),
-    "ack": Group(_QUEUES, "Acknowledge a reserved job.", ("ack",)),
-    "nack": Group(_QUEUES, "Return a reserved job to its queue.", ("nack",)),
-    "peek": Group(_QUEUES, "Show jobs without taking them.", ("peek",)),
-    "queues": Group(_QUEUES, "List the queues of a store.", ("queues",)),
-    "stats": Group(_QUEUES, "Show the counters of a queue.", ("stats",)),
-    "size": Group(_QUEUES, "Print how many jobs are ready.", ("size",)),
-    "pause": Group(_QUEUES, "Pause delivery of a queue's jobs.", ("pause",)),
-    "resume": Group(_QUEUES, "Resume delivery.", ("resume",)),
-    "redrive": Group(_QUEUES, "Send dead letters back to their queues.", ("redrive",)),
-    "purge": Group(_QUEUES, "Remove all waiting jobs of a queue.", ("purge",)),
-    "move": Group(_QUEUES, "Move a queue's jobs to another store.", ("move",)),
-    "spark": Group("penstock.cli.spark", "Drain a queue into Parquet with Spark, and fill one from it."),
-    "worker": Group("penstock.cli.worker", "Run a function for each job of one or more queues."),
-    "version": Group("penstock.cli.version", "Print the version."),
+GROUPS: dict[str, CommandGroup] = {
+    "server": CommandGroup("penstock.cli.server", "Run a node, with a configuration file or --directive value."),
+    "cli": CommandGroup("penstock.cli.shell", "Talk to a node: one command, a script of commands, or a prompt."),
+    "check-aof": CommandGroup("penstock.cli.check_aof", "Check a journal, and cut off a damaged tail with --fix."),
+    "cluster": CommandGroup("penstock.cli.cluster", "Try a cluster, show one, add, drain and remove nodes."),
+    "fsq": CommandGroup("penstock.cli.fsq", "Directories as queues: install, enqueue, scan and more."),
+    "push": CommandGroup(_QUEUES, "Add jobs to a queue of any store.", ("push",)),
+    "pop": CommandGroup(_QUEUES, "Take jobs and print their bodies.", ("pop",)),
+    "reserve": CommandGroup(_QUEUES, "Reserve jobs and print them with their tokens.", ("reserve",)),
+    "ack": CommandGroup(_QUEUES, "Acknowledge a reserved job.", ("ack",)),
+    "nack": CommandGroup(_QUEUES, "Return a reserved job to its queue.", ("nack",)),
+    "peek": CommandGroup(_QUEUES, "Show jobs without taking them.", ("peek",)),
+    "queues": CommandGroup(_QUEUES, "List the queues of a store.", ("queues",)),
+    "stats": CommandGroup(_QUEUES, "Show the counters of a queue.", ("stats",)),
+    "size": CommandGroup(_QUEUES, "Print how many jobs are ready.", ("size",)),
+    "pause": CommandGroup(_QUEUES, "Pause delivery of a queue's jobs.", ("pause",)),
+    "resume": CommandGroup(_QUEUES, "Resume delivery.", ("resume",)),
+    "redrive": CommandGroup(_QUEUES, "Send dead letters back to their queues.", ("redrive",)),
+    "purge": CommandGroup(_QUEUES, "Remove all waiting jobs of a queue.", ("purge",)),
+    "move": CommandGroup(_QUEUES, "Move a queue's jobs to another store.", ("move",)),
+    "spark": CommandGroup("penstock.cli.spark", "Drain a queue into Parquet with Spark, and fill one from it."),
+    "lake": CommandGroup("penstock.cli.lake", "Turn events into tables with Spark, and ask them."),
+    "why": CommandGroup("penstock.cli.why", "Say what happened to a job, and what it waits for."),
+    "pipeline": CommandGroup("penstock.cli.pipeline", "Check, draw and run queues that are joined by links."),
+    "worker": CommandGroup("penstock.cli.worker", "Run a function for each job of queues, or the tasks of an app."),
+    "tasks": CommandGroup("penstock.cli.tasks", "List the tasks of an app."),
+    "cron": CommandGroup("penstock.cli.cron", "Show the crons of an app and their next runs."),
+    "config": CommandGroup("penstock.cli.config", "Show the settings of an app and where they come from."),
+    "version": CommandGroup("penstock.cli.version", "Print the version."),
 }
 
 
@@ -72,7 +78,7 @@ Add a job to a queue in a file, and run a function for it:
   penstock worker sqlite:///jobs.db mail shop:send
 \b
 Start a broker, and use it:
-  penstock server --dir data
+  mkdir data && penstock server --dir data
   penstock push disque://localhost:7711 mail hello
 \b
 Show queues, and jobs that failed:
@@ -116,7 +122,7 @@ def _dispatch(words: list[str]) -> int:
     return 0
 
 
-def load(group: Group) -> Callable[[list[str]], int]:
+def load(group: CommandGroup) -> Callable[[list[str]], int]:
     """Return the `run` of a group."""
     run: Callable[[list[str]], int] = import_module(group.module).run
     return run
@@ -168,7 +174,7 @@ def _is(command: Any, name: str) -> bool:
 
 
 def _complain(error: Exception | str, code: int) -> int:
-    print(f"penstock: {error}", file=sys.stderr)
+    print(f"penstock: {output.printable_lines(str(error))}", file=sys.stderr)
     return code
 
 

@@ -15,6 +15,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
@@ -60,12 +62,20 @@ def job_facts(job: Job) -> dict[str, Any]:
     return facts | {name: value for name, value in more.items() if value is not None}
 
 
-def dead_letter_facts(job: Job) -> tuple[str, str, str]:
-    """Return the queue that a dead letter came from, when it failed, and the error; empty for any other job."""
-    from penstock.queues.dead_letter import ERROR, FROM_QUEUE, TIME
+DEAD_LETTER_COLUMNS = ("from", "failed", "deliveries", "error")
+
+
+def dead_letter_facts(job: Job) -> tuple[str, str, str, str]:
+    """Return the columns of a dead letter: its queue, when it failed, after how many deliveries, the error.
+
+    They are empty for any other job. The header counts the deliveries before the last one, as Keuss does.
+    """
+    from penstock.queues.dead_letter import ERROR, FROM_QUEUE, TIME, TRIES
 
     queue, time, error = (str(job.headers.get(name, "")) for name in (FROM_QUEUE, TIME, ERROR))
-    return queue, time, shortened(error, ERROR_CHARACTERS_MAX)
+    tries = job.headers.get(TRIES)
+    deliveries = str(tries + 1) if isinstance(tries, int) else ""
+    return queue, time, deliveries, shortened(error, ERROR_CHARACTERS_MAX)
 
 
 def short_body(job: Job) -> str:
@@ -117,12 +127,13 @@ def print_table(title: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in title:
         table.add_column(name, no_wrap=name in UNCUT)
     for row in texts:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # rich would take [words] in a str for markup
     console = Console()
     # A terminal that is too narrow breaks the lines itself: what is copied from it is still whole.
     uncut = sum(max(len(row[at]) for row in [title, *texts]) + 1 for at, name in enumerate(title) if name in UNCUT)
@@ -134,9 +145,9 @@ def _cell(value: Any) -> str:
     return "?" if value is None else printable(str(value))
 
 
-def printable(text: str) -> str:
-    """Return a text with control characters escaped, so that it can't control the terminal."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+def printable_lines(text: str) -> str:
+    """Return a text of several lines, each as `printable` makes it."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 # What happens meanwhile.
@@ -153,14 +164,14 @@ class EventPrinter:
         if self.is_json:
             print(_json_line({"event": name, **facts}), flush=True)
         elif sentence:
-            print(sentence, flush=True)
+            print(printable_lines(sentence), flush=True)
 
     def warning(self, sentence: str) -> None:
         """Print a warning: with --json in order with the events, else on standard error."""
         if self.is_json:
             print(_json_line({"event": "warning", "text": sentence}), flush=True)
         else:
-            print(f"Warning: {sentence}", file=sys.stderr, flush=True)
+            print(f"Warning: {printable_lines(sentence)}", file=sys.stderr, flush=True)
 
 
 class ProgressCounter:

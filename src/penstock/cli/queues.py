@@ -9,26 +9,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.application import URL_HELP, StoreCommand, application
+from penstock.cli.application import TO_URL_VARIABLE, URL_HELP, StoreCommand, application, left_out_url
 from penstock.cli.application import run as run_application
 from penstock.cli.output import (
+    DEAD_LETTER_COLUMNS,
     ProgressCounter,
     dead_letter_facts,
     job_facts,
     print_body,
     print_json,
     print_table,
+    printable_lines,
     short_body,
     utc_time,
 )
 from penstock.codec import decode, from_json
 from penstock.errors import BadPayload, CallerError, Unsupported
 from penstock.job import JobState
-from penstock.queues.blocking import Queue, connect
+from penstock.queues.blocking import Queue, Store, connect
 from penstock.queues.blocking.stats import SHOWN
 from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, ERROR, FROM_QUEUE, TRACEBACK
@@ -138,16 +141,20 @@ def push(
         place = store.queue(queue)
         check = _checked_json if is_json else bytes
         stored = decode if store.keeps_payloads else bytes
-        batch: list[Push] = []
-        for payload in _payloads(bodies or [], lines, bytes.decode if is_text else lambda body: stored(check(body))):
-            batch.append(Push(payload, delay, None, 0, headers or None, ttl, retry, replicate, unique, unique_for))
-            if len(batch) >= LINES_BATCH:
-                _push_batch(place, batch, quiet)
-                pushed(len(batch))
-                batch = []
-        if batch:
+        read = bytes.decode if is_text else lambda body: stored(check(body))
+        pushes = (
+            Push(payload, delay, None, 0, headers or None, ttl, retry, replicate, unique, unique_for)
+            for payload in _payloads(bodies or [], lines, read)
+        )
+        while batch := list(islice(pushes, LINES_BATCH)):
             _push_batch(place, batch, quiet)
             pushed(len(batch))
+
+
+def require_existing(store: Store) -> None:
+    """Refuse a file or directory that nobody has made: a mistyped path is an error, and must not become a store."""
+    if not store.exists():
+        raise CallerError(f"{store.url} doesn't exist: check the path, or push a job first")
 
 
 def _push_batch(queue: Queue, batch: list[Push], quiet: bool) -> None:
@@ -202,6 +209,7 @@ Token = Annotated[str, typer.Argument(metavar="TOKEN", show_default=False, help=
 def ack(url: Url, queue: Name, job: JobId, token: Token) -> None:
     """Acknowledge a reserved job."""
     with connect(url) as store:
+        require_existing(store)
         store.queue(queue).ack_by_token(job, token)
 
 
@@ -216,6 +224,7 @@ def nack(
 ) -> None:
     """Return a reserved job to its queue; after its last try (dead_letter=N in the URL) it goes to the dead letters."""
     with connect(url) as store:
+        require_existing(store)
         store.queue(queue).nack_by_token(job, token, delay, error)
 
 
@@ -224,7 +233,10 @@ def peek(
     url: Url,
     queue: Name,
     count: Count = 10,
-    state: Annotated[JobState | None, typer.Option(help="Only jobs of this state.", show_default=False)] = None,
+    state: Annotated[
+        JobState | None,
+        typer.Option(help="Only jobs of this state; done: ended jobs, where the store keeps them.", show_default=False),
+    ] = None,
     has_traceback: Annotated[
         bool, typer.Option("--traceback", help="Also print the last lines of the traceback of dead letters.")
     ] = False,
@@ -232,8 +244,7 @@ def peek(
 ) -> None:
     """Show jobs without taking them; for dead letters also the queue they came from, the time and the error."""
     with connect(url) as store:
-        if not store.exists():
-            raise CallerError(f"{store.url} doesn't exist: check the path, or push a job first")
+        require_existing(store)
         jobs = store.queue(queue).peek(count, state=state)
     if is_json:
         for job in jobs:
@@ -251,10 +262,10 @@ def peek(
         )
         for job in jobs
     ]
-    print_table(("id", "state", "tries", "ready", *(("from", "failed", "error") if is_dead else ()), "body"), rows)
+    print_table(("id", "state", "tries", "ready", *(DEAD_LETTER_COLUMNS if is_dead else ()), "body"), rows)
     for job in jobs:
         if has_traceback and TRACEBACK in job.headers:
-            print(f"\n{job.id}:\n{job.headers[TRACEBACK]}")
+            print(printable_lines(f"\n{job.id}:\n{job.headers[TRACEBACK]}"))
 
 
 @app.command(cls=StoreCommand)
@@ -357,6 +368,7 @@ def purge(
 ) -> None:
     """Remove all jobs that are not reserved, and print how many."""
     with connect(url) as store:
+        require_existing(store)
         place = store.queue(queue)
         if not yes:
             if not sys.stdin.isatty():
@@ -378,8 +390,17 @@ def _print_count(count: int, is_json: bool, **where: str) -> None:
 def move(
     url: Url,
     queue: Name,
-    to_url: Annotated[str, typer.Argument(metavar="TO_URL", show_default=False, help="The other store.")],
-    to_queue: Annotated[str, typer.Argument(metavar="TO_QUEUE", show_default=False, help="The queue there.")],
+    to_url: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO_URL",
+            show_default=False,
+            help=f"The other store. It can be left out where the variable {TO_URL_VARIABLE} is set.",
+        ),
+    ],
+    to_queue: Annotated[
+        str | None, typer.Argument(metavar="TO_QUEUE", show_default=False, help="The queue there.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Don't show the progress.")] = False,
     is_json: Json = False,
 ) -> None:
@@ -387,9 +408,15 @@ def move(
 
     If it is interrupted, start it again: it continues where it was. Reserved jobs stay.
     """
-    from penstock.queues.blocking.migration import copy as move_jobs
+    from penstock.queues.blocking.migration import move as move_jobs
 
+    if to_queue is None:
+        target_url, to_queue = left_out_url(to_url, TO_URL_VARIABLE), to_url
+        if not target_url:
+            raise CallerError(f"move needs TO_URL and TO_QUEUE, or TO_QUEUE and the variable {TO_URL_VARIABLE}")
+        (to_url,) = target_url
     with connect(url) as source, connect(to_url) as target:
+        require_existing(source)
         if Capability.UNIQUE not in target.capabilities:
             print(
                 f"penstock: {target.url} has no unique keys: if this is interrupted, a batch may be added twice",

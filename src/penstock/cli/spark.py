@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.application import URL_HELP, StoreCommand, application
+from penstock.cli.application import URL_HELP, URL_VARIABLE, StoreCommand, application
 from penstock.cli.application import run as run_application
 from penstock.cli.output import ProgressCounter
 from penstock.errors import CallerError, MissingExtra
@@ -72,13 +72,14 @@ def drain(
     waiting = None if _is_remote(master) else _ready_jobs(url, queue, must_exist=True)
     moved = ProgressCounter("jobs to Parquet", None if follow else waiting)
     only = nullcontext() if _is_remote(master) else drain_module.locked(directory)
-    with only, _quiet(spark_log), _session(master, conf, spark_log) as spark, moved:
-        query = drain_module.start_drain(
-            spark, url, queue, directory, follow=follow, every=every_s, jobs_max=batch, lease=lease
-        )
+    with only, quiet(spark_log), spark_session("penstock spark", master, conf, spark_log) as spark, moved:
+        # Before the query starts, which takes seconds: Spark's own handler of Ctrl-C breaks its link to Java off.
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
+        query = drain_module.start_drain(
+            spark, url, queue, directory, follow=follow, every=every_s, jobs_max=batch, lease=lease
+        )
         drain_module.wait_for(query, stop, moved)
         if not _is_remote(master):
             drain_module.end_drain(query, url)
@@ -117,7 +118,11 @@ def fill(
     _check("write", {**options, "url": url, "queue": queue})
     if not _is_remote(master):
         _ready_jobs(url, queue)
-    with TemporaryDirectory() as own, _quiet(spark_log), _session(master, conf, spark_log) as spark:
+    with (
+        TemporaryDirectory() as own,
+        quiet(spark_log),
+        spark_session("penstock spark", master, conf, spark_log) as spark,
+    ):
         count_file = None if _is_remote(master) else f"{own}/count"
         done = drain_module.fill(spark, url, queue, directory, options=options, again=again, count_file=count_file)
     print(done.rows if done.added is None else done.added)
@@ -131,7 +136,12 @@ def fill(
 @app.command(cls=StoreCommand)
 def doctor(
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", show_default=False, help="A store to check, too.")
+        str | None,
+        typer.Argument(
+            metavar="[URL]",
+            show_default=False,
+            help=f"A store to check, too; by default that of {URL_VARIABLE}, if set.",
+        ),
     ] = None,
 ) -> None:
     """Check what Spark needs on this machine: packages, Java, the Python of sources and sinks.
@@ -198,12 +208,13 @@ def _pairs(flag: str, words: list[str] | None, example: str) -> dict[str, str]:
 
 
 @contextmanager
-def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
+def spark_session(name: str, master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
+    """Start Spark for a command; errors of Spark's become one sentence."""
     from penstock.spark.errors import sentence_of
     from penstock.spark.session import local_session
 
     try:
-        spark = local_session("penstock spark", master, _pairs("--conf", conf, "spark.executor.memory=2g"))
+        spark = local_session(name, master, _pairs("--conf", conf, "spark.executor.memory=2g"))
         try:
             yield spark
         finally:
@@ -215,7 +226,7 @@ def _session(master: str, conf: list[str] | None, loud: bool) -> Iterator[Any]:
 
 
 @contextmanager
-def _quiet(loud: bool) -> Iterator[None]:
+def quiet(loud: bool) -> Iterator[None]:
     """Discard what Java prints while it starts; our own errors are still printed."""
     if loud:
         yield

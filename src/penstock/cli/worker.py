@@ -7,11 +7,14 @@ environment that it is one of them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,29 +27,39 @@ if TYPE_CHECKING:
     from penstock import DeadLetter
     from penstock.queues.aio import Store
     from penstock.queues.backoff import Backoff
+    from penstock.tasks import App, TaskWorker
     from penstock.worker import Worker
-    from penstock.worker.supervisor import ChildInfo
+    from penstock.worker.supervisor import ChildInfo, Supervisor
 
 app = application()
 
+Address = tuple[str, int]
 FORMS = ("text", "json")
 EXAMPLE = "penstock worker sqlite:///jobs.db mail shop.mail:send"
 
 USAGE = """\
 usage: penstock worker URL QUEUE [QUEUE ...] MODULE:FUNCTION [options]
+       penstock worker MODULE:APP [options]
 
-Calls a function for each job of the queues, until it gets SIGTERM or SIGINT. The function is called with a Job, as a
-task if it is an `async def`, else in a thread. When it returns, the job is done. When it raises, the job is tried again
-later; after its last try it goes to the dead letters. Modules of the current directory are found.
+The second form runs the tasks of a penstock.App, from its queues and its store; what happens when a job fails is set
+where the task is defined.
 
-  URL                    the store: sqlite:///jobs.db, redis+oq://localhost:6379/0, postgresql://localhost/jobs,
+The first form calls a function for each job of the queues, until it gets SIGTERM or SIGINT. The function is called with
+a Job, as a task if it is an `async def`, else in a thread. When it returns, the job is done. When it raises, the job is
+tried again later; after its last try it goes to the dead letters. Modules of the current directory are found.
+
+  URL                    the store: sqlite:///jobs.db, redis://localhost:6379/0, postgresql://localhost/jobs,
                          disque://localhost:7711, and so on. It can be left out where the variable PENSTOCK_URL is
                          set: other users of the machine can read a password on the command line, but not in there
+
+Tasks of an app:
+  --queues NAME,NAME     run only the tasks of these queues (default: all queues of the app's tasks)
 
 Concurrency:
   -c, --concurrency N    jobs that run at the same time, in each process (default 10)
   -p, --processes M      number of processes, which are replaced when they die (default: only this one)
   --prefetch N           jobs to reserve ahead of those that run (default: by their run times)
+  --reload               restart when a source file of the application changes, for development; running jobs finish
   --until-empty          end when no job is ready; scheduled jobs stay
 
 Times:
@@ -68,6 +81,9 @@ When a job fails:
 Log:
   --log text|json        lines for people, or lines of JSON (default text), on standard error
   -v, --verbose          also log each job that is done, and the tracebacks of errors
+  --health [HOST:]PORT   answer HTTP requests with 200, or 503 while a process is stuck, for supervisors such as
+                         Kubernetes; systemd's notifications and watchdog need no option
+  --events DIR           record what happens to jobs in this directory: see docs/how-to/record-events.md
   --namespace NAME       the namespace of signals and statistics (default N, as in Keuss)
   -h, --help             print this text
 
@@ -106,20 +122,60 @@ def work(
     prefetch: Annotated[int | None, typer.Option("--prefetch", metavar="N", min=0)] = None,
     shutdown_timeout: Annotated[float, typer.Option("--shutdown-timeout", metavar="SECONDS", min=0)] = 30.0,
     until_empty: Annotated[bool, typer.Option("--until-empty")] = False,
+    events: Annotated[str | None, typer.Option("--events", metavar="DIR")] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", metavar="NAME")] = None,
     log: Annotated[str, typer.Option("--log", metavar="text|json")] = "text",
     verbose: Annotated[bool, typer.Option("-v", "--verbose")] = False,
+    only_queues: Annotated[str | None, typer.Option("--queues", metavar="NAME,NAME")] = None,
+    reload: Annotated[bool, typer.Option("--reload")] = False,
+    health: Annotated[str | None, typer.Option("--health", metavar="[HOST:]PORT")] = None,
 ) -> None:
     """Run a function for the jobs of queues."""
-    url, *queues, handler = _checked_words([*left_out_url(words[0]), *words])
+    is_app = len(words) == 1
+    url, *queues, handler = ["", *words] if is_app else _checked_words([*left_out_url(words[0]), *words])
     if log not in FORMS:
         raise CallerError(f"--log must be {' or '.join(FORMS)}, got {log}")
+    if is_app:
+        of_tasks = {"--time-limit": time_limit, "--max-tries": max_tries, "--backoff": backoff}
+        others = {"--dead-letters": dead_letters, "--namespace": namespace}
+        _refuse_options(of_tasks, "set it where the task is defined, in @app.task(...)")
+        _refuse_options(others, "it is an option of the store, in App(...)")
+    else:
+        _refuse_options({"--queues": only_queues}, "it is for an app; name queues before the function")
+    if reload and until_empty:
+        raise CallerError("--reload and --until-empty can't be given together")
+    from penstock.worker.health import parse_address
     from penstock.worker.supervisor import child_info
 
     child = child_info()
-    _set_up_log(log, verbose, None if child is None else child.number)
-    if processes and child is None:
-        raise typer.Exit(_supervise(url, context.obj, processes, shutdown_timeout, until_empty))
+    address = None if health is None or child is not None else parse_address(health)
+    set_up_log(log, verbose, None if child is None else child.number)
+    if (processes or reload) and child is None:
+        if is_app:
+            load_app(handler)  # so that a mistake in it is reported once
+        supervisor = _supervisor(
+            [_child_command(url, context.obj)] * (processes or 1),
+            reload=reload,
+            health=address,
+            shutdown_timeout=shutdown_timeout,
+            until_empty=until_empty,
+        )
+        raise typer.Exit(asyncio.run(supervisor.run()))
+    if is_app:
+        tasks_of = load_app(handler)
+        if events is not None:
+            tasks_of.record_events(events)
+        task_worker = tasks_of.worker(
+            queues=None if only_queues is None else _names(only_queues),
+            concurrency=concurrency,
+            lease=lease,
+            prefetch=prefetch,
+            shutdown_timeout=shutdown_timeout,
+            max_stuck=None if child is None else 0,
+        )
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve_app(tasks_of, task_worker, until_empty, child, address))
+        raise typer.Exit(_exit_code(task_worker, is_child=child is not None))
     from penstock.worker.handlers import load
 
     make = partial(
@@ -130,13 +186,13 @@ def work(
         lease=lease,
         time_limit=time_limit,
         dead_letter=_limit(max_tries, dead_letters),
-        backoff=None if backoff is None else parse_backoff(backoff),
+        backoff=None if backoff is None else backoff_option(backoff),
         prefetch=prefetch,
         shutdown_timeout=shutdown_timeout,
         max_stuck=None if child is None else 0,
     )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        worker = runner.run(_serve(make, url, namespace, until_empty, child))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        worker = runner.run(_serve(make, url, namespace, events, until_empty, child, address))
     raise typer.Exit(_exit_code(worker, is_child=child is not None))
 
 
@@ -144,6 +200,33 @@ def _checked_words(words: list[str]) -> list[str]:
     if len(words) < 3:
         raise CallerError(f"penstock worker needs a URL, a queue and a function, such as: {EXAMPLE}")
     return words
+
+
+def _refuse_options(given: Mapping[str, object], why: str) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise CallerError(f"{name} can't be given here: {why}")
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise CallerError(f"--queues must be names with commas between them, such as mail,video, got {text!r}")
+    return names
+
+
+def load_app(name: str) -> App:
+    """Return the app that `module:app` names."""
+    from penstock.tasks import loading
+
+    return loading.load_app(name)
+
+
+async def _serve_app(
+    app: App, worker: TaskWorker, until_empty: bool, child: ChildInfo | None, health: Address | None
+) -> None:
+    async with app:
+        await _run(worker, until_empty, child, health)
 
 
 def _worker(store: Store, **options: Any) -> Worker:
@@ -164,27 +247,55 @@ def _limit(max_tries: int | None, queue: str | None) -> DeadLetter | None:
 
 
 async def _serve(
-    make: Callable[[Store], Worker], url: str, namespace: str | None, until_empty: bool, child: ChildInfo | None
+    make: Callable[[Store], Worker],
+    url: str,
+    namespace: str | None,
+    events: str | None,
+    until_empty: bool,
+    child: ChildInfo | None,
+    health: Address | None,
 ) -> Worker:
     from penstock.queues.aio import connect
-    from penstock.worker.supervisor import Channel
 
-    async with connect(url, name=namespace) as store:
+    async with connect(url, namespace=namespace, events=events) as store:
         worker = make(store)
-        if child is None:
-            await worker.run(until_empty=until_empty, signals=True)
-            return worker
-        channel = Channel(child, lambda: worker.summary, worker.stop_at)
-        telling = asyncio.get_running_loop().create_task(channel.run())
-        try:
-            await worker.run(until_empty=until_empty, signals=True)
-        finally:
-            telling.cancel()
-            await channel.report()
+        await _run(worker, until_empty, child, health)
         return worker
 
 
-def _exit_code(worker: Worker, is_child: bool) -> int:
+async def _run(worker: Worker | TaskWorker, until_empty: bool, child: ChildInfo | None, health: Address | None) -> None:
+    """Run a worker, and report to the supervisor if there is one, or else to those of the machine."""
+    from penstock.worker.health import reporting
+    from penstock.worker.supervisor import SupervisorSocket
+
+    if child is None:
+        # Whoever gets an answer knows that the event loop turns.
+        async with reporting(health, lambda: {"healthy": True, "processes": 1, **worker.summary.counts()}):
+            with _frozen_modules():
+                await worker.run(until_empty=until_empty, signals=True)
+        return
+    channel = SupervisorSocket(child, lambda: worker.summary, worker.stop_at)
+    telling = asyncio.get_running_loop().create_task(channel.run())
+    try:
+        with _frozen_modules():
+            await worker.run(until_empty=until_empty, signals=True)
+    finally:
+        telling.cancel()
+        await channel.report()
+
+
+@contextmanager
+def _frozen_modules() -> Iterator[None]:
+    """Let the garbage collector pass over what is imported by now: each job makes objects that it is called for."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _exit_code(worker: Worker | TaskWorker, is_child: bool) -> int:
     from penstock.worker.supervisor import EXIT_REPLACE
 
     if not worker.is_stuck:
@@ -196,18 +307,24 @@ def _exit_code(worker: Worker, is_child: bool) -> int:
     )
 
 
-def _supervise(url: str, argv: list[str], processes: int, shutdown_timeout: float, until_empty: bool) -> int:
-    from penstock.worker.supervisor import Supervisor
-
+def _child_command(url: str, argv: list[str]) -> list[str]:
+    """Return the words that start a process of the supervisor."""
     # The URL may have a password, and every user can read the command line of a process, but not its environment.
     at = argv.index(url) if url in argv else len(argv)
-    os.environ[URL_VARIABLE] = url
-    command = [sys.executable, "-m", "penstock", "worker", *argv[:at], *argv[at + 1 :]]
-    supervisor = Supervisor(command, processes, shutdown_timeout=shutdown_timeout, until_empty=until_empty)
-    return asyncio.run(supervisor.run())
+    if url:  # an app has its own
+        os.environ[URL_VARIABLE] = url
+    return [sys.executable, "-m", "penstock", "worker", *argv[:at], *argv[at + 1 :]]
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _supervisor(commands: list[list[str]], *, reload: bool, **options: Any) -> Supervisor:
+    from penstock.worker.sources import WatchedFiles, imported_files
+    from penstock.worker.supervisor import Supervisor
+
+    sources = WatchedFiles(Path.cwd(), imported_files()) if reload else None
+    return Supervisor(commands, sources=sources, **options)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the factory of a faster event loop, if it is installed."""
     try:
         import uvloop
@@ -216,24 +333,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def parse_backoff(text: str) -> Backoff:
-    """Return the back-off of a text: `5` is always 5 s, `1..600` doubles from 1 s up to 600, `1..600*3` triples."""
-    from penstock import Exponential, Fixed
+def backoff_option(text: str) -> Backoff:
+    from penstock.queues.backoff import parse_backoff
 
-    first, dots, rest = text.partition("..")
-    longest, times, factor = rest.partition("*")
     try:
-        if not dots:
-            return Fixed(float(first))
-        return Exponential(float(first), float(factor) if times else 2.0, float(longest))
+        return parse_backoff(text)
     except CallerError as problem:
-        raise CallerError(f"--backoff {text}: {problem}") from None
-    except ValueError:
-        text = f"--backoff must be seconds, such as 5, or a range that doubles, such as 1..600, got {text}"
-        raise CallerError(text) from None
+        front = "--backoff" if str(problem).startswith("must be") else f"--backoff {text}:"
+        raise CallerError(f"{front} {problem}") from None
 
 
-def _set_up_log(form: str, verbose: bool, number: int | None) -> None:
+def set_up_log(form: str, verbose: bool, number: int | None) -> None:
+    """Log to standard error, as text or as lines of JSON; `number` is that of a process of a supervisor."""
     from penstock.worker.logs import EventFilter, JsonFormatter, RateLimit, TextFormatter
 
     handler = logging.StreamHandler()  # standard error

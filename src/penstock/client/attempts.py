@@ -9,7 +9,7 @@ import math
 
 from penstock.client.addresses import Address
 from penstock.client.requests import Request
-from penstock.client.settings import Settings
+from penstock.client.settings import ClientSettings
 from penstock.errors import AuthenticationError, ConnectionLost, PeerError, ReplyError, TimedOut, Unreachable
 
 ATTEMPT_SECONDS_MIN = 0.5  # for an attempt that starts late because other calls were choosing a node
@@ -40,7 +40,7 @@ class Attempts:
     def __init__(
         self,
         request: Request,
-        settings: Settings,
+        settings: ClientSettings,
         began: float,
         node: str | None = None,
         *,
@@ -85,7 +85,7 @@ class Attempts:
             self._broken.add(address)
             self.tried.discard(address)
 
-    def pause(self, settings: Settings) -> float:
+    def pause(self, settings: ClientSettings) -> float:
         """Return the seconds to wait before the next round. Raises if there is no time for it, or no use in it."""
         now = settings.clock()
         longest = min(settings.pause_max, settings.pause_first * 2.0 ** min(self._rounds, DOUBLINGS_MAX))

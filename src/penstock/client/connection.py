@@ -245,14 +245,16 @@ def _has_data(link: socket.socket) -> bool:
     return bool(poll.poll(0)) or (isinstance(link, ssl.SSLSocket) and bool(link.pending()))
 
 
-def encode(words: Command) -> bytes:
-    """Return a command as RESP. Texts go as UTF-8."""
+def encode(words: Command, errors: str = "strict") -> bytes:
+    """Return a command as RESP. Texts go as UTF-8; `errors` is what is done about others, as in `str.encode`."""
     if not words:
         raise CallerError("a command must have at least one word, got none")
     plain: Any = words if isinstance(words, tuple) else tuple(words)  # as its types have it, hiredis takes one word
     try:
         packed: bytes = hiredis.pack_command(plain)
     except UnicodeEncodeError as error:
+        if errors != "strict":
+            return encode([word.encode("utf-8", errors) if isinstance(word, str) else word for word in words])
         raise CallerError(f"the words of a command must be str, bytes, int or float: {error}") from None
     except TypeError as error:
         if not any(isinstance(word, bytearray) for word in plain):  # which hiredis doesn't take

@@ -7,7 +7,7 @@ created them, in windows; at the end of a window the client should be on the cre
 from collections.abc import Iterable
 
 PREFIX = slice(2, 10)
-# A window that ends by its time needs at least this many jobs: two of three are no majority to act on.
+# A window that ends by its time needs at least this many jobs: two of three are too few to act on.
 JOBS_MIN = 20
 
 

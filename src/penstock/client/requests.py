@@ -41,7 +41,7 @@ REPEATS = {
     "ADDJOB": Repeat.ALLOWED,
     "ADDJOBS": Repeat.ALLOWED,
     "BEGIN": Repeat.ALWAYS,  # a lease is counted once
-    "CLAIM": Repeat.ALWAYS,  # the same key gives the same jobs
+    "CLAIM": Repeat.ALWAYS,  # the same key returns the same jobs
     "COMMAND": Repeat.ALWAYS,
     "DELJOB": Repeat.ALWAYS,
     "DEQUEUE": Repeat.ALWAYS,
@@ -54,6 +54,7 @@ REPEATS = {
     "INFO": Repeat.ALWAYS,
     "JSCAN": Repeat.ALWAYS,
     "LEASE": Repeat.FETCH,  # the second time the token is another, and only the node knows it
+    "MOVEJOBS": Repeat.NEVER,  # the second time it returns NOJOB, as for a job that somebody else has moved
     "NACK": Repeat.ALWAYS,  # a job that is queued already stays as it is
     "NACKCLAIM": Repeat.ALWAYS,
     "NACKLEASE": Repeat.ALWAYS,  # the second time it returns STALE
@@ -62,6 +63,7 @@ REPEATS = {
     "QLEN": Repeat.ALWAYS,
     "QPEEK": Repeat.ALWAYS,
     "QSCAN": Repeat.ALWAYS,
+    "QSIZE": Repeat.ALWAYS,
     "QSTAT": Repeat.ALWAYS,
     "RELEASE": Repeat.ALWAYS,  # the second time it returns STALE
     "SHOW": Repeat.ALWAYS,
@@ -73,10 +75,10 @@ REPEATS = {
 REFUSALS = frozenset({"LEAVING", "LOADING", "MISCONF"})
 
 # Commands for many jobs. Their callers have collected these, so they aren't held back to the end of the turn.
-BATCHES = frozenset({"ACKLEASE", "ADDJOBS", "EXTEND", "NACKLEASE", "RELEASE"})
+BATCHES = frozenset({"ACKLEASE", "ADDJOBS", "EXTEND", "MOVEJOBS", "NACKLEASE", "RELEASE"})
 
 # The position of an add's timeout among its words, in milliseconds; 0: no timeout.
-ADD_TIMEOUT_AT = {"ADDJOB": 3, "ADDJOBS": 2}
+ADD_TIMEOUT_AT = {"ADDJOB": 3, "ADDJOBS": 2, "MOVEJOBS": 2}
 
 # These would change the meaning of replies on a shared connection, or close it.
 NOT_SHARED = frozenset({"AUTH", "MONITOR", "QUIT"})

@@ -21,7 +21,7 @@ class ConnectionSettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Settings:
+class ClientSettings:
     """How a node is chosen, and how long a call may take. Times are in seconds."""
 
     connections: ConnectionSettings

@@ -1,7 +1,7 @@
 """Directories as queues, by the FSQ standard: an item is a file, its name holds the metadata, a queue is a directory.
 
 Any program that follows the standard can share a queue: the original `fsq` and this package work on one directory at
-the same time. The names are the original's; `import fsq` gives the same ones.
+the same time. The names are the original's; `import fsq` has the same ones.
 
     from penstock import fsq
 

@@ -1,8 +1,8 @@
 """Begun attempts, beside the items: so that a worker that was killed counts as a try.
 
-An item's name says how often it failed, and it must not change before the outcome of a try is known. So who begins
-with an item adds a byte to the file `attempts/ID`, and removes that file with the outcome. A file that is still there
-when the next one gets the lock tells how many tries had no outcome: their workers were killed.
+An item's name says how often it failed, and it must not change before the outcome of a try is known. So a worker that
+begins with an item adds a byte to the file `attempts/ID`, and removes that file with the outcome. A file that is still
+there when the next one gets the lock says how many tries had no outcome: their workers were killed.
 
 The file is not synced: it counts killed processes, while after a power failure a try may go uncounted. Original
 scanners neither see nor need it. Where it can't be written (a directory that isn't ours), killed workers don't count.
@@ -26,7 +26,7 @@ _BEARABLE |= {errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EMLINK}
 
 
 def begin(queue: str, item_id: str, host: str | None) -> int:
-    """Note that a try begins; give how many before it had no outcome. The caller holds the item's lock."""
+    """Note that a try begins; return how many before it had no outcome. The caller holds the item's lock."""
     try:
         return _begin(queue, item_id, host)
     except OSError as error:
@@ -75,7 +75,7 @@ def end(queue: str, item_id: str, host: str | None, lost: int = 0) -> None:
 
 
 def lost(queue: str, item_id: str, host: str | None = None) -> int:
-    """Tell how many tries of an item have no outcome; one that is under way is among them."""
+    """Return how many tries of an item have no outcome; one that is under way is among them."""
     try:
         return files.status(f"{path.attempts(queue, host)}/{path.valid_name(item_id)}").st_size
     except OSError:

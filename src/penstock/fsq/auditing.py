@@ -3,8 +3,8 @@
     tmp-litter      a file in `tmp` that nobody has written to for long: its enqueuer was killed         removed
     half-linked     a file in `tmp` that is in `queue` or beyond already: the last step was missing      removed
     completed       an item that is in `queue` and in `done` or `fail`: a power failure in between       out of `queue`
-    unreadable      a name in `queue` that is no item's                                                  to `fail`
-    stray           a directory that is a link or another owner's; an item that isn't a regular file     only told
+    unreadable      a name in `queue` that is not an item's                                              to `fail`
+    stray           a directory that is a link or another owner's; an item that isn't a regular file     only reported
     mode            an item that is more open than FSQ_ITEM_MODE, or that its owner can't read           changed
     directory-mode  a directory with another mode than the queue's own                                   changed
     attempt         a note of an attempt at an item that is gone                                         removed
@@ -37,7 +37,7 @@ from penstock.fsq.names import parse
 from penstock.fsq.owners import LEAVE, Owner
 from penstock.fsq.reserved import KEY_FILE, ReservedArea, leases_in, listed, readable
 
-OLD_SECONDS = 3600.0  # how long a file in `tmp` may be unchanged: a slow writer is no litter
+OLD_SECONDS = 3600.0  # how long a file in `tmp` may be unchanged: a slow writer's file must stay
 # A second name in `tmp`, then one in `queue`, goes before the mode of the file is changed: see `files.set_mode`.
 ORDER = ("tmp", "queue", "done", "fail")
 KINDS = (
@@ -66,7 +66,7 @@ class Finding:
     repair: Callable[[], None] | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """Give what JSON can hold."""
+        """Return what JSON can hold."""
         return {"kind": self.kind, "path": self.where, "text": self.text, "repairable": self.repair is not None}
 
 
@@ -185,7 +185,7 @@ def _late(kind: str, directory: str, text: str, bring_back: Callable[[], object]
     for name in names:
         where = f"{directory}/{name}"
         if readable(name) is None:
-            yield Finding("stray", where, "it is no item")
+            yield Finding("stray", where, "it is not an item")
         else:
             yield Finding(kind, where, text, partial(_call, bring_back))
 

@@ -143,18 +143,18 @@ def load(environment: Mapping[str, str]) -> None:
 
 
 def const(name: str) -> Any:
-    """Give the value of a setting."""
+    """Return the value of a setting."""
     if not isinstance(name, str):
-        raise TypeError(f"the name of a setting is a text, not {type(name).__name__}")
+        raise TypeError(f"the name of a setting must be a str, got {type(name).__name__}")
     if name not in _values:
         raise FSQEnvError(errno.EINVAL, f"unknown setting: {name}")
     return _value(name)
 
 
 def set_const(name: str, value: object) -> Any:
-    """Change a setting for this process, and give the value as it is stored."""
+    """Change a setting for this process, and return the value as it is stored."""
     if not isinstance(name, str):
-        raise TypeError(f"the name of a setting is a text, not {type(name).__name__}")
+        raise TypeError(f"the name of a setting must be a str, got {type(name).__name__}")
     if name not in _values:
         raise FSQEnvError(errno.ENOENT, f"unknown setting: {name}")
     _values[name] = _converted(name, value)
@@ -162,12 +162,12 @@ def set_const(name: str, value: object) -> Any:
 
 
 def text_of(name: str) -> str:
-    """Give a setting that is a text."""
+    """Return a setting that is a text."""
     return str(_value(name))
 
 
 def number_of(name: str) -> int:
-    """Give a setting that is a number."""
+    """Return a setting that is a number."""
     value = _value(name)
     assert isinstance(value, int), f"{name} is not a number"
     return value

@@ -58,9 +58,9 @@ def up(queue: str, host: str | None = None) -> None:
 
 
 def is_down(queue: str, host: str | None = None) -> bool:
-    """Tell whether there is a down file. Not being allowed to look is an error, and no "up"."""
+    """Whether there is a down file. Without the right to read, that is an error, not "up"."""
     where = path.down(queue, host)
-    with as_error(FSQConfigError, f"cannot tell whether {_label(queue, host)} is down: {where}"):
+    with as_error(FSQConfigError, f"cannot check whether {_label(queue, host)} is down: {where}"):
         above, name = parent(where)
         try:
             os.stat(name, dir_fd=above.fd)
@@ -70,7 +70,7 @@ def is_down(queue: str, host: str | None = None) -> bool:
 
 
 def is_withheld(queue: str, host: str | None) -> bool:
-    """Tell whether items must wait: the queue is down, or the host is."""
+    """Whether items must wait: the queue is down, or the host is."""
     return is_down(queue) or (host is not None and is_down(queue, host))
 
 
@@ -85,7 +85,7 @@ def up_host(queue: str, host: str) -> None:
 
 
 def host_is_down(queue: str, host: str) -> bool:
-    """Tell whether a host is down."""
+    """Whether a host is down."""
     return is_down(queue, host=host)
 
 
@@ -129,7 +129,7 @@ def put_fifo(where: str, who: Owner, mode: int) -> None:
 
 
 def untrigger(queue: str, trigger: str | None = None) -> None:
-    """Remove the trigger of a queue; nothing to do if there is none."""
+    """Remove the trigger of a queue, if it has one."""
     with as_error(FSQConfigError, f"cannot remove the trigger of {queue}: {path.base(queue)}"):
         directory(path.base(queue))
         files.remove_if_there(path.trigger(queue, trigger))
@@ -159,7 +159,7 @@ def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None 
 def _write(fd: int, where: str) -> None:
     # The name may come from another machine: it must not add a byte to an ordinary file.
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-        raise FSQTriggerPullError(errno.EINVAL, f"{where} is no trigger")
+        raise FSQTriggerPullError(errno.EINVAL, f"{where} is not a trigger")
     try:
         os.write(fd, PULL)
     except BlockingIOError:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock.fsq.constants import text_of
-from penstock.fsq.errors import FSQPathError, Refused
+from penstock.fsq.errors import FSQPathError, UnsafeFile
 
 KEPT_MAX = 128  # open directories: a queue has about ten, and a process may open 1024 files by default
 # A descriptor to work in, which needs no right to list; where the system has none of this kind, one that does.
@@ -67,7 +67,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-class Session:
+class DirectorySession:
     """A block of one short operation, in which no directory is looked up twice. One within another is part of it."""
 
     __slots__ = ("_is_outer",)
@@ -146,7 +146,7 @@ def _opened(path: str) -> Directory:
     is_host = len(names) == 3 and names[1] == text_of("FSQ_HOSTS")
     found = Directory(_open_below(above, names[-1], path), is_base=is_host)
     if above.is_base and names[-1] not in _ANY_OWNER and found.owner not in (above.owner, 0, os.geteuid()):
-        raise Refused(
+        raise UnsafeFile(
             errno.EPERM, f"{path} must belong to the owner of the queue (uid {above.owner}), got uid {found.owner}"
         )
     return _keep(path, found)
@@ -157,7 +157,7 @@ def _open_below(above: Directory, name: str, path: str) -> int:
         return os.open(name, _OPEN, dir_fd=above.fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(above, name):
-            raise Refused(errno.ELOOP, f"{path} must be a directory, got a link") from error
+            raise UnsafeFile(errno.ELOOP, f"{path} must be a directory, got a link") from error
         error.filename = path
         raise
 
@@ -180,7 +180,7 @@ def _open_queue(root: Directory, name: str, path: str) -> int:
     try:
         owner = os.fstat(link).st_uid
         if owner not in (0, root.owner, os.geteuid()):
-            raise Refused(errno.ELOOP, f"{path} must be a directory, or a link of root, got a link of uid {owner}")
+            raise UnsafeFile(errno.ELOOP, f"{path} must be a directory, or a link of root, got a link of uid {owner}")
         target = os.readlink("", dir_fd=link)
     finally:
         os.close(link)

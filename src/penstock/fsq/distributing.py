@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from penstock.fsq import installing
 from penstock.fsq.constants import number_of
 from penstock.fsq.control import host_trigger_pull
-from penstock.fsq.engine import Engine, Job, to_stderr
+from penstock.fsq.engine import Engine, ScanJob, to_stderr
 from penstock.fsq.errors import FSQDownError, FSQError, FSQWorkItemError, describe
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.reenqueueing import vreenqueue
@@ -30,7 +30,7 @@ def distribute(
     max_tries: int | None = None,
     report: Callable[[str], None] = to_stderr,
 ) -> int:
-    """Copy (or link) the waiting items to the named hosts, or to all; give the exit status."""
+    """Copy (or link) the waiting items to the named hosts, or to all; return the exit status."""
     names = installing.hosts(queue) if hosts is None else tuple(hosts)
     if not names:
         raise FSQError(errno.ENOENT, f"queue {queue} has no hosts")
@@ -62,7 +62,7 @@ def _pass_on(
     verbose: bool,
     report: Callable[[str], None],
 ) -> bool:
-    """Give one item to all hosts; tell whether everything worked but for the item's own failure."""
+    """Distribute one item to all hosts; return whether everything but the item itself worked."""
     try:
         vreenqueue(item, [item.queue], hosts=hosts, link=link)
     except FSQError as error:
@@ -110,7 +110,7 @@ def fork_exec_items(
     empty_ok: bool = False,
     max_rate: float | None = None,
 ) -> int:
-    """Run a program for each waiting item, or, without one, copy the items to the queue's hosts; give a status."""
+    """Run a program for each waiting item, or, without one, copy the items to the queue's hosts; return a status."""
     if not exec_args and not empty_ok:
         return distribute(
             queue,
@@ -122,7 +122,7 @@ def fork_exec_items(
             no_done=no_done,
             verbose=verbose,
         )
-    job = Job(
+    job = ScanJob(
         queue=queue,
         command=tuple(exec_args),
         host=host,

@@ -1,4 +1,4 @@
-"""The engine of `fsq scan`: a child for each item, up to so many at a time, and completion by its exit code.
+"""The engine of `fsq scan`: a child for each item, several at a time, and completion by its exit code.
 
 A child has the item open on its standard input, and with it the lock: even if this process is killed, nobody else runs
 the item before the child has ended.
@@ -28,7 +28,7 @@ from penstock.fsq.constants import const, number_of, text_of
 from penstock.fsq.errors import FSQDownError, FSQError, FSQScanError, FSQWorkItemError, describe
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.scanning import FSQScanGenerator, scan
-from penstock.fsq.waiting import POLL_SECONDS, RESCAN_SECONDS, Waiter
+from penstock.fsq.waiting import POLL_SECONDS, RESCAN_SECONDS, QueueWatch
 
 JOBS_MAX = 1024  # children at a time: each costs a process and a descriptor
 CHILD_POLL_SECONDS = 0.02  # where the system can't wait for a child and other things at once
@@ -37,16 +37,16 @@ Report = Callable[[str], None]
 
 
 class Stop(Protocol):
-    """Tells that no further item is to be begun; its descriptor becomes readable then."""
+    """Says that no further item is to be begun; its descriptor becomes readable then."""
 
     is_set: bool
 
     def fileno(self) -> int:
-        """Give what to wait for."""
+        """Return what to wait for."""
 
 
 @dataclass
-class Job:
+class ScanJob:
     """What is done with the items of a queue."""
 
     queue: str
@@ -83,15 +83,15 @@ def to_stderr(message: str) -> None:
 class Engine:
     """Runs the items of one queue."""
 
-    def __init__(self, job: Job, report: Report = to_stderr, stop: Stop | None = None) -> None:
+    def __init__(self, job: ScanJob, report: Report = to_stderr, stop: Stop | None = None) -> None:
         if not 1 <= job.jobs <= JOBS_MAX:
-            raise ValueError(f"there can be 1 to {JOBS_MAX} children at a time, not {job.jobs}")
+            raise ValueError(f"jobs must be 1 to {JOBS_MAX}, got {job.jobs}")
         self._job = job
         self._report = report
         self._stop = stop
         self._children: list[_Child] = []
         self._items: FSQScanGenerator | None = None
-        self._waiter: Waiter | None = None
+        self._waiter: QueueWatch | None = None
         self._next_scan_at = 0.0
         self._aborted = False
         self._failed = False  # something went wrong that is not an item's own failure
@@ -99,12 +99,12 @@ class Engine:
         self._slot_at = 0.0  # no item is begun before; as in ratelimit.py, lost time is caught up
 
     def run(self) -> int:
-        """Work until nothing is left, or, if that is the job, until it is stopped; give the exit status."""
+        """Work until nothing is left, or, if that is the job, until it is stopped; return the exit status."""
         job = self._job
         try:
             if job.wait:
                 watched = installing.hosts(job.queue) if job.host and job.hosts is None else job.hosts
-                self._waiter = Waiter(job.queue, watched)
+                self._waiter = QueueWatch(job.queue, watched)
             self._begin_scan()
             while self._step():
                 pass
@@ -136,7 +136,7 @@ class Engine:
         self._next_scan_at = time.monotonic() + job.rescan_seconds
 
     def _step(self) -> bool:
-        """Do one thing; tell whether there is more to do."""
+        """Do one thing; return whether there is more to do."""
         may_begin = not (self._aborted or self._stopping)
         if may_begin and self._items is not None and len(self._children) < self._job.jobs:
             if time.monotonic() >= self._slot_at:
@@ -225,7 +225,7 @@ class Engine:
 
     # Waiting, for children, for the end and for new work.
 
-    def _sleep(self, waiter: Waiter | None, until: float | None = None) -> None:
+    def _sleep(self, waiter: QueueWatch | None, until: float | None = None) -> None:
         poller = select.poll()
         seconds: list[float] = [] if until is None else [max(0.0, until - time.monotonic())]
         for child in self._children:

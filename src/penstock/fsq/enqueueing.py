@@ -1,7 +1,7 @@
 """Enqueueing: an item appears in `queue` complete, at once, and stays there through a power failure.
 
 It is written in `tmp` under its name, synced, linked into `queue`, taken out of `tmp`; then the directory `queue` is
-synced and the caller is told the name. A crash before the end leaves at most a file in `tmp`, which nobody scans.
+synced and the name is returned. A crash before the end leaves at most a file in `tmp`, which nobody scans.
 
 `NewItem` does this step by step, for data that comes bit by bit; `enqueue_many` makes one sync of the directory do for
 many items.
@@ -19,13 +19,13 @@ from typing import IO, Any, Protocol
 
 from penstock.fsq import files, path
 from penstock.fsq.constants import coerce_text, text_of
-from penstock.fsq.directory import Session
+from penstock.fsq.directory import DirectorySession
 from penstock.fsq.errors import FSQCoerceError, FSQEncodeError, FSQEnqueueError, as_error
 from penstock.fsq.names import fresh_name
 from penstock.fsq.owners import Who, mode, owner
 
 CHUNK_BYTES = 1 << 16
-NAME_TRIES_MAX = 10_000  # names that others have taken before we give up: more than one process makes in a second
+NAME_TRIES_MAX = 10_000  # taken names before we give up: more than one process makes in a second
 
 
 class _HasDescriptor(Protocol):
@@ -40,20 +40,20 @@ Source = str | os.PathLike[str] | int | IO[Any] | _HasDescriptor | _HasLines
 
 
 def check_writable(name: str) -> str:
-    """Give the name if every reader can read it: no NUL, and text through and through."""
+    """Return the name if every reader can read it: no NUL, and text through and through."""
     try:
         name.encode("utf-8")
     except UnicodeError as error:
-        raise FSQEncodeError(errno.EINVAL, f"the name {name!r} is not text, so no reader could read it") from error
+        raise FSQEncodeError(errno.EINVAL, f"a name must be text that can be encoded, got {name!r}") from error
     if "\0" in name:
-        raise FSQEncodeError(errno.EINVAL, f"there is a NUL in the name {name!r}, which no file system takes")
+        raise FSQEncodeError(errno.EINVAL, f"a name must be without NUL characters, got {name!r}")
     return name
 
 
 class NewItem:
     """An item that is being written: `write` to it, then `commit` it or `abort`. In `with`, an error aborts it.
 
-    `namer` gives the names to try, if not the usual ones; `target` is the directory that it goes to, if not `queue`.
+    `namer` returns the names to try, if not the usual ones; `target` is the directory that it goes to, if not `queue`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NewItem:
         self._target = path.queue(queue, host) if target is None else target
         self._queue = queue
         if isinstance(args, str | bytes):
-            raise TypeError("the arguments of an item are a list, not one text")
+            raise TypeError(f"the arguments of an item must be a list, got {type(args).__name__}")
         self._namer = partial(fresh_name, tuple(args)) if namer is None else namer
         self._fd, self.name = self._create(path.tmp(queue, host), _item_mode(mode))
         self._draft: str | None = f"{path.tmp(queue, host)}/{self.name}"
@@ -139,7 +139,7 @@ class NewItem:
         raise FSQEnqueueError(errno.EEXIST, f"cannot enqueue into {self._queue}: all names of this second are taken")
 
     def commit(self) -> str:
-        """Put the item into the queue, safely, and give its name."""
+        """Put the item into the queue, safely, and return its name."""
         try:
             self.seal()
             self.publish()
@@ -185,7 +185,7 @@ def venqueue(
     group: Who = None,
     mode: int | str | None = None,
 ) -> str:
-    """Put the content of a file, a descriptor or a stream into a queue, with a list of arguments; give the name."""
+    """Put the content of a file, a descriptor or a stream into a queue, with a list of arguments; return the name."""
     # The source first: if it can't be had, nothing is to be cleaned up.
     with (
         contextlib.closing(Pieces(source)) as data,
@@ -204,7 +204,7 @@ def enqueue(
     group: Who = None,
     mode: int | str | None = None,
 ) -> str:
-    """Put the content of a file, a descriptor or a stream into a queue; give the item's name."""
+    """Put the content of a file, a descriptor or a stream into a queue; return the item's name."""
     return venqueue(queue, source, args, user=user, group=group, mode=mode)
 
 
@@ -217,9 +217,9 @@ def vsenqueue(
     mode: int | str | None = None,
     charset: str | None = None,
 ) -> str:
-    """Put a text or bytes into a queue, with a list of arguments; give the item's name."""
+    """Put a text or bytes into a queue, with a list of arguments; return the item's name."""
     data = data_of(string, charset)
-    with Session(), NewItem(queue, args, user=user, group=group, mode=mode) as item:
+    with DirectorySession(), NewItem(queue, args, user=user, group=group, mode=mode) as item:
         item.write(data)
         return item.commit()
 
@@ -233,7 +233,7 @@ def senqueue(
     mode: int | str | None = None,
     charset: str | None = None,
 ) -> str:
-    """Put a text or bytes into a queue; give the item's name."""
+    """Put a text or bytes into a queue; return the item's name."""
     return vsenqueue(queue, string, args, user=user, group=group, mode=mode, charset=charset)
 
 
@@ -244,7 +244,7 @@ def enqueue_many(
     group: Who = None,
     mode: int | str | None = None,
 ) -> list[str]:
-    """Put many items of (data, arguments) into a queue, for one sync of its directory; give their names in order.
+    """Put many items of (data, arguments) into a queue, for one sync of its directory; return their names in order.
 
     If one can't be written, none is enqueued.
     """
@@ -255,7 +255,7 @@ def enqueue_many(
             drafts.append(draft)
             draft.write(data_of(string))
             draft.seal()
-        with Session():
+        with DirectorySession():
             names = [draft.publish() for draft in drafts]
     except BaseException:
         for draft in drafts:
@@ -267,11 +267,11 @@ def enqueue_many(
 
 
 def data_of(string: str | bytes, charset: str | None = None) -> bytes:
-    """Give the bytes of an item's data."""
+    """Return the bytes of an item's data."""
     if isinstance(string, bytes | bytearray | memoryview):
         return bytes(string)
     if not isinstance(string, str):
-        raise TypeError(f"the data of an item is text or bytes, not {type(string).__name__}")
+        raise TypeError(f"the data of an item must be a str or bytes, got {type(string).__name__}")
     name = charset or text_of("FSQ_CHARSET")
     try:
         return string.encode(name)
@@ -328,7 +328,7 @@ class Pieces:
 
 
 def _duplicate(source: _HasDescriptor) -> int | None:
-    """Give a descriptor of our own, or nothing where there is only the look of one, as in io.BytesIO."""
+    """Return a descriptor of our own, or nothing where there is no real one, as in io.BytesIO."""
     try:
         return os.dup(source.fileno())
     except (ValueError, OSError) as error:

@@ -4,7 +4,7 @@
     └── FSQError                    never raised itself
         ├── FSQEnvError               a setting, a user or a group that can't be
         ├── FSQEncodeError            a delimiter, an escape or a name that can't be read or written
-        ├── FSQTimeFmtError           the time or the tries in a name are no such thing
+        ├── FSQTimeFmtError           the time or the tries in a name are not valid
         ├── FSQMalformedEntryError    a name without the five fields
         ├── FSQCoerceError            a value that has no text
         ├── FSQPathError              a name that would lead elsewhere
@@ -43,7 +43,7 @@ class FSQError(PenstockError, OSError):
 
 
 class FSQEnvError(FSQError):
-    """A setting that is unknown or has a value that can't be; an unknown user or group."""
+    """A setting that is unknown or has an invalid value; an unknown user or group."""
 
 
 class FSQEncodeError(FSQError):
@@ -71,7 +71,7 @@ class FSQInstallError(FSQError):
 
 
 class FSQConfigError(FSQError):
-    """A down file or a trigger could not be made, removed or looked at."""
+    """A down file or a trigger could not be made, removed or read."""
 
 
 class FSQTriggerPullError(FSQError):
@@ -130,7 +130,7 @@ class FSQRemoteTriggerError(FSQError):
     """The trigger of the other machine was not pulled, as far as we know."""
 
 
-class Refused(OSError):
+class UnsafeFile(OSError):
     """Something in a queue that nobody should work on or through: a link, a file with other names, another owner's."""
 
 
@@ -143,12 +143,12 @@ def as_error(kind: type[FSQError], what: str) -> Iterator[None]:
         raise
     except OSError as error:
         number = error.errno or 0
-        text = os.strerror(number) if number and not isinstance(error, Refused) else describe(error)
+        text = os.strerror(number) if number and not isinstance(error, UnsafeFile) else describe(error)
         raise kind(number, f"{what}: {text}") from error
 
 
 def describe(error: BaseException) -> str:
-    """Give the text of an error without the number in front."""
+    """Return the text of an error without the number in front."""
     if isinstance(error, OSError) and error.strerror:
         return str(error.strerror)
     return str(error) or type(error).__name__

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from penstock.fsq.constants import number_of
 from penstock.fsq.directory import changed, current, listing_of, parent, renamed
 from penstock.fsq.directory import directory as directory_at
-from penstock.fsq.errors import Refused
+from penstock.fsq.errors import UnsafeFile
 from penstock.fsq.owners import Owner
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -41,7 +41,7 @@ _KINDS = {
 }
 
 
-class Disk:
+class FileSystem:
     """The real one. Each path is opened by its directory (directory.py), so links in it are refused.
 
     The system's errors know the last name only, so they are given the whole path.
@@ -130,7 +130,7 @@ class Disk:
                 os.fsync(fd)
 
 
-disk = Disk()
+disk = FileSystem()
 
 
 def own(fd: int, owner: Owner) -> None:
@@ -155,7 +155,7 @@ def status(path: str) -> os.stat_result:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return which file a path leads to, links not followed; None if there is none."""
+    """Return which file a path leads to, links not followed; None if there is no file."""
     try:
         found = status(path)
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def exists(path: str) -> bool:
     """Whether there is something at a path, a link that leads nowhere included."""
     try:
         status(path)
-    except Refused:
+    except UnsafeFile:
         raise
     except OSError:
         return False
@@ -201,23 +201,23 @@ def entries(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         yield found
 
 
-class Opened(NamedTuple):
+class OpenFile(NamedTuple):
     """An open file, and what it was when it was opened."""
 
     fd: int
     status: os.stat_result
 
 
-def open_file(path: str, flags: int, mode: int = 0) -> Opened:
+def open_file(path: str, flags: int, mode: int = 0) -> OpenFile:
     """Open a file that others may have put there; Refused if it isn't a regular file."""
     fd = open_unchecked(path, flags, mode)
     found = os.fstat(fd)
     try:
         check_regular(path, found)
-    except Refused:
+    except UnsafeFile:
         os.close(fd)
         raise
-    return Opened(fd, found)
+    return OpenFile(fd, found)
 
 
 def open_unchecked(path: str, flags: int, mode: int = 0) -> int:
@@ -238,9 +238,9 @@ def check_regular(path: str, found: os.stat_result) -> None:
         raise _not_regular(path, found)
 
 
-def _not_regular(path: str, found: os.stat_result) -> Refused:
+def _not_regular(path: str, found: os.stat_result) -> UnsafeFile:
     number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-    return Refused(number, f"{path} must be a regular file, got {kind_of(found)}")
+    return UnsafeFile(number, f"{path} must be a regular file, got {kind_of(found)}")
 
 
 def kind_of(found: os.stat_result) -> str:
@@ -248,7 +248,7 @@ def kind_of(found: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
 
 
-def open_own(path: str, flags: int, mode: int = 0) -> Opened:
+def open_own(path: str, flags: int, mode: int = 0) -> OpenFile:
     """Open a regular file in order to change it: one with a second name may be somebody else's, and is refused."""
     opened = open_file(path, flags, mode)
     try:
@@ -261,7 +261,7 @@ def open_own(path: str, flags: int, mode: int = 0) -> Opened:
 
 def _check_single(path: str, found: os.stat_result) -> None:
     if found.st_nlink > 1:
-        raise Refused(errno.EMLINK, f"{path} must be a file with one name, got one with {found.st_nlink}")
+        raise UnsafeFile(errno.EMLINK, f"{path} must be a file with one name, got one with {found.st_nlink}")
 
 
 def read_note(path: str) -> bytes:
@@ -280,7 +280,7 @@ def set_mode(path: str, mode: int, owner: Owner | None = None) -> None:
     try:
         found = os.fstat(fd)
         if stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFDIR):
-            raise Refused(errno.EINVAL, f"{path} must be a file of the queue, got {kind_of(found)}")
+            raise UnsafeFile(errno.EINVAL, f"{path} must be a file of the queue, got {kind_of(found)}")
         if not stat.S_ISDIR(found.st_mode):
             _check_single(path, found)
         if owner is not None and owner.is_set:

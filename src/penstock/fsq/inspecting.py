@@ -1,4 +1,4 @@
-"""Looking at a queue without changing it, and without disturbing those who work on it."""
+"""Reads a queue without changing it, and without disturbing workers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.fsq.errors import FSQError, FSQHostsError, FSQScanError, FSQWorkIt
 from penstock.fsq.items import open_item
 from penstock.fsq.names import parse
 from penstock.fsq.reserved import ReservedArea, listed
-from penstock.fsq.snapshot import Snapshot
+from penstock.fsq.snapshot import ItemSnapshot
 
-Progress = Callable[[int], None]  # is told how many items were gone through, from time to time
+Progress = Callable[[int], None]  # is called with the number of items read, from time to time
 PROGRESS_ITEMS = 1000
 
 PLACES: dict[str, Callable[..., str]] = {
@@ -45,7 +45,7 @@ class Entry:
     error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return what JSON can hold."""
         return {**asdict(self), "arguments": list(self.arguments)}
 
 
@@ -54,17 +54,17 @@ def unseen(count: int) -> None:
 
 
 def place_of(place: str, queue: str, host: str | None = None) -> str:
-    """Give the directory of a place."""
+    """Return the directory of a place."""
     if place not in PLACES:
-        raise ValueError(f"a place is one of {', '.join(PLACES)}, not {place!r}")
+        raise ValueError(f"a place must be one of {', '.join(PLACES)}, got {place!r}")
     return PLACES[place](queue, host)
 
 
 def entries(queue: str, place: str = "queue", host: str | None = None) -> Iterator[Entry]:
-    """Give the items of a place, oldest first. What vanishes meanwhile is left out."""
+    """Return the items of a place, oldest first. What vanishes meanwhile is left out."""
     directory = place_of(place, queue, host)
     with as_error(FSQScanError, f"cannot list {directory}"):
-        found = Snapshot([(directory, "")])
+        found = ItemSnapshot([(directory, "")])
     for name, _ in found:
         with contextlib.suppress(FileNotFoundError):
             yield entry(queue, name, place, host)
@@ -108,7 +108,7 @@ def content(queue: str, seen: Entry) -> IO[bytes]:
 
 
 def stats(queue: str, host: str | None = None) -> dict[str, Any]:
-    """Count what is in a queue, and tell how it is."""
+    """Return the counts and the state of a queue."""
     counts: dict[str, Any] = {"queue": queue, "host": host, "down": control.is_down(queue, host)}
     for place in PLACES:
         with (
@@ -133,7 +133,7 @@ def _set_aside(area: ReservedArea) -> int:
 
 def _oldest_seconds(queue: str, host: str | None) -> int | None:
     """The age of the oldest waiting item whose name can be read."""
-    for name, _ in Snapshot([(path.queue(queue, host), "")]):
+    for name, _ in ItemSnapshot([(path.queue(queue, host), "")]):
         with contextlib.suppress(FSQError):
             age = datetime.now() - parse(name).enqueued_at  # noqa: DTZ005 - names hold local time
             return int(age.total_seconds())
@@ -141,7 +141,7 @@ def _oldest_seconds(queue: str, host: str | None) -> int | None:
 
 
 def host_names(queue: str) -> list[str]:
-    """Give the hosts of a queue; none if it has no directory for them."""
+    """Return the hosts of a queue; none if it has no directory for them."""
     try:
         return list(installing.hosts(queue))
     except FSQHostsError as error:

@@ -132,13 +132,13 @@ def _remove(queue: str, host: str | None, user: Who, group: Who, item_mode: int 
 
 
 def queues() -> tuple[str, ...]:
-    """Give the names of all queues."""
+    """Return the names of all queues."""
     with as_error(FSQPathError, f"cannot list {text_of('FSQ_ROOT')}"):
         return tuple(_directories(text_of("FSQ_ROOT"), with_links=True))
 
 
 def hosts(queue: str) -> tuple[str, ...]:
-    """Give the names of a queue's hosts; FSQHostsError with ENOENT if it has no directory for them."""
+    """Return the names of a queue's hosts; FSQHostsError with ENOENT if it has no directory for them."""
     with as_error(FSQHostsError, f"cannot list the hosts of {queue}"):
         return tuple(_directories(path.hosts(queue), with_links=False))
 
@@ -154,7 +154,7 @@ def _host_names(hosts: Iterable[str] | None) -> list[str] | None:
     if hosts is None:
         return None
     if isinstance(hosts, str | bytes):
-        raise TypeError("hosts are a list of names, not one name")
+        raise TypeError("hosts must be a list of names, got one name")
     return [path.valid_name(host) for host in hosts]
 
 

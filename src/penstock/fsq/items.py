@@ -1,6 +1,6 @@
 """Work items: a file of `queue`, open, locked, and its name read.
 
-The lock is flock on the file itself, exclusive and never waited for. Whoever has it looks once more whether the name
+The lock is flock on the file itself, exclusive and never waited for. Whoever has it checks once more whether the name
 still leads to the file: another worker may have finished the item between our open and our lock. From then on nobody
 else runs it, until the file is closed here and in every child that has inherited it.
 
@@ -19,7 +19,7 @@ from typing import IO
 
 from penstock.fsq import attempts, files, path
 from penstock.fsq.constants import const, number_of
-from penstock.fsq.directory import Session
+from penstock.fsq.directory import DirectorySession
 from penstock.fsq.errors import (
     FSQCannotLockError,
     FSQDoneError,
@@ -28,13 +28,13 @@ from penstock.fsq.errors import (
     FSQMaxTriesError,
     FSQTTLExpiredError,
     FSQWorkItemError,
-    Refused,
+    UnsafeFile,
     as_error,
 )
 from penstock.fsq.names import ItemName, parse
 
 
-def open_item(where: str, is_locked: bool) -> files.Opened:
+def open_item(where: str, is_locked: bool) -> files.OpenFile:
     """Open the file of an item, and lock it.
 
     FSQWorkItemError if it isn't a regular file, FSQCannotLockError if somebody else has the lock. What is known of the
@@ -50,9 +50,9 @@ def open_item(where: str, is_locked: bool) -> files.Opened:
         except BaseException:
             os.close(fd)
             raise
-    except Refused as error:
+    except UnsafeFile as error:
         raise FSQWorkItemError(error.errno, error.strerror) from error
-    return files.Opened(fd, status)
+    return files.OpenFile(fd, status)
 
 
 class FSQWorkItem:
@@ -164,7 +164,7 @@ class FSQWorkItem:
                 raise FSQWorkItemError(errno.ENOENT, f"item {self.id} of {self.queue} is completed already")
 
     def _forget_attempt(self, has_outcome: bool = True) -> None:
-        """With an outcome, the name tells all there is to know; without, tries of killed workers stay noted."""
+        """With an outcome the name has all; without, tries of killed workers stay noted."""
         if self._begun:
             self._begun = False
             attempts.end(self.queue, self.id, self.host, 0 if has_outcome else self._lost)
@@ -195,20 +195,20 @@ class FSQWorkItem:
             self._move(path.done(self.queue, self.host))
 
     def fail_perm(self) -> str:
-        """Move it to `fail`, and give its id."""
+        """Move it to `fail`, and return its id."""
         with as_error(FSQFailError, f"cannot move item {self.id} of {self.queue} to {const('FSQ_FAIL')}"):
             self._move(path.fail(self.queue, self.host))
         return self.id
 
     def _move(self, directory: str) -> None:
-        with Session():
+        with DirectorySession():
             files.move(path.item(self.queue, self.id, self.host), f"{directory}/{self.id}")
             files.disk.sync_directory(directory)
             files.disk.sync_directory(path.queue(self.queue, self.host))
             self._forget_attempt()
 
     def fail_tmp(self, max_tries: int | None = None, ttl: int | None = None) -> str:
-        """Put it back with one try more, and give its new id.
+        """Put it back with one try more, and return its new id.
 
         If it was tried as often as it may, or is too old, it is failed for good, and the error is raised.
         """
@@ -258,7 +258,7 @@ def lock(fd: int) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise FSQCannotLockError(errno.EAGAIN, "somebody else works on it") from error
+        raise FSQCannotLockError(errno.EAGAIN, "another process has it") from error
 
 
 # Completing an item as functions: programs written for FSQ call these.
@@ -270,12 +270,12 @@ def success(item: FSQWorkItem) -> None:
 
 
 def fail_perm(item: FSQWorkItem) -> str:
-    """Move an item to `fail`, and give its id."""
+    """Move an item to `fail`, and return its id."""
     return _checked(item).fail_perm()
 
 
 def fail_tmp(item: FSQWorkItem, max_tries: int | None = None, ttl: int | None = None) -> str:
-    """Put an item back with one try more, and give its new id."""
+    """Put an item back with one try more, and return its new id."""
     return _checked(item).fail_tmp(max_tries, ttl)
 
 
@@ -296,5 +296,5 @@ retry = fail_tmp
 
 def _checked(item: FSQWorkItem) -> FSQWorkItem:
     if not isinstance(item, FSQWorkItem):
-        raise TypeError(f"only a work item can be completed, not {type(item).__name__}")
+        raise TypeError(f"the item must be an FSQWorkItem, got {type(item).__name__}")
     return item

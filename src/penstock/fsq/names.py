@@ -7,7 +7,7 @@ character is not in the name, so all must agree on it. In each field the delimit
 written as the escape character and two lower-case hexadecimal digits. Everything else stands there as it is.
 
 Two rules hold here:
-- Reading what was written gives the same fields, whatever is in them. Only NUL can't be in a name.
+- Reading what was written returns the same fields, whatever is in them. Only NUL can't be in a name.
 - A name that can't be read raises an FSQError, whatever bytes it is made of: one bad file stops no scanner.
 """
 
@@ -28,7 +28,7 @@ from penstock.fsq.errors import FSQEncodeError, FSQMalformedEntryError, FSQTimeF
 FIELDS = 5  # time, entropy, pid, host, tries
 DEFAULT_TIMEFMT = "%Y%m%d%H%M%S"
 CHARACTERS_KEPT = 64  # pairs of delimiter and escape character that were checked: mostly there is one
-TRIES_DIGITS_MAX = 18  # what fits into 64 bits; more are no count of anything
+TRIES_DIGITS_MAX = 18  # what fits into 64 bits; more can't be a count
 _HEX = frozenset("0123456789abcdefABCDEF")
 _BAD = errno.EINVAL
 
@@ -54,7 +54,7 @@ def _checked(mark: str, escape: str) -> tuple[str, str]:
     _single("the delimiter", mark)
     _single("the escape character", escape)
     if mark == escape:
-        raise FSQEncodeError(_BAD, f"the delimiter and the escape character are both {mark!r}")
+        raise FSQEncodeError(_BAD, f"the delimiter and the escape character must differ, got {mark!r} for both")
     return mark, escape
 
 
@@ -63,7 +63,7 @@ def _escape_table(mark: str, escape: str, more: tuple[str, ...]) -> dict[int, st
     characters = {mark, escape, "/"}
     for text in more:
         if len(text) != 1 or not text.isascii():
-            raise FSQEncodeError(_BAD, f"only single ASCII characters can be escaped, not {text!r}")
+            raise FSQEncodeError(_BAD, f"a character to escape must be a single ASCII character, got {text!r}")
         characters.add(text)
     return {ord(character): f"{escape}{ord(character):02x}" for character in characters}
 
@@ -91,11 +91,13 @@ def _unescape(text: str, escape: str) -> str:
         if len(digits) < 2:
             raise FSQEncodeError(_BAD, f"the escape at the end of {text!r} is cut off")
         if not _HEX.issuperset(digits):
-            raise FSQEncodeError(_BAD, f"{escape + digits!r} in {text!r} is no escape: two hexadecimal digits are")
+            raise FSQEncodeError(
+                _BAD, f"an escape must be {escape!r} and two hexadecimal digits, got {escape + digits!r} in {text!r}"
+            )
         try:
             parts += [text[at:found], bytes.fromhex(digits).decode(charset)]
         except (UnicodeError, LookupError) as error:
-            raise FSQEncodeError(_BAD, f"{escape + digits!r} in {text!r} is no character of {charset}") from error
+            raise FSQEncodeError(_BAD, f"{escape + digits!r} in {text!r} is not a character of {charset}") from error
         at = found + 3
     return "".join([*parts, text[at:]])
 
@@ -105,12 +107,12 @@ def construct(args: Iterable[object], delimiter: object = None, encodeseq: objec
     mark, escape = _separators(delimiter, encodeseq)
     table = _escape_table(mark, escape, ())
     if isinstance(args, str | bytes):
-        raise TypeError("the fields of a name are a list, not one text")
+        raise TypeError(f"the fields of a name must be a list, got {type(args).__name__}")
     return mark + mark.join([coerce_text(arg).translate(table) for arg in args])
 
 
 def deconstruct(name: object, encodeseq: object = None) -> tuple[str, list[str]]:
-    """Give the delimiter and the fields of a name."""
+    """Return the delimiter and the fields of a name."""
     text = coerce_text(name)
     if not text:
         raise FSQMalformedEntryError(_BAD, "an empty name has no delimiter")
@@ -158,7 +160,7 @@ class ItemName(NamedTuple):
         return self.again(self.tries)
 
     def again(self, tries: int) -> str:
-        """Build the name with so many tries and its own delimiter, so that it stays the same job."""
+        """Build the name with another number of tries and its own delimiter, so that it stays the same job."""
         fields = (self.time_text, self.entropy, self.pid, self.hostname, tries)
         return _without_nul(construct((*fields, *self.arguments), self.delimiter))
 
@@ -182,7 +184,7 @@ def parse(name: str) -> ItemName:
         raise FSQEncodeError(_BAD, f"cannot decode the name {os.fsencode(name)!r}") from error
     mark, fields = deconstruct(name)
     if len(fields) < FIELDS:
-        raise FSQMalformedEntryError(_BAD, f"{name!r} has {len(fields)} fields; an item has at least {FIELDS}")
+        raise FSQMalformedEntryError(_BAD, f"the name of an item must have at least {FIELDS} fields, got {name!r}")
     time_text, entropy, pid, hostname, tries = fields[:FIELDS]
     return ItemName(
         mark, read_time(time_text), entropy, pid, hostname, _read_tries(tries), tuple(fields[FIELDS:]), time_text
@@ -190,10 +192,10 @@ def parse(name: str) -> ItemName:
 
 
 def parse_job_id(job_id: str) -> ItemName:
-    """Read what `job_id` gave, as the name of its first try; an FSQError if it is no such thing."""
+    """Read what `job_id` gave, as the name of its first try; an FSQError if it is not valid."""
     mark, fields = deconstruct(job_id)
     if len(fields) < FIELDS - 1:
-        raise FSQMalformedEntryError(_BAD, f"{job_id!r} has {len(fields)} fields; a job has at least {FIELDS - 1}")
+        raise FSQMalformedEntryError(_BAD, f"the id of a job must have at least {FIELDS - 1} fields, got {job_id!r}")
     time_text, entropy, pid, hostname = fields[: FIELDS - 1]
     return ItemName(mark, read_time(time_text), entropy, pid, hostname, 0, tuple(fields[FIELDS - 1 :]), time_text)
 
@@ -209,18 +211,18 @@ def read_time(text: str) -> datetime:
             return datetime(*map(int, whole))  # type: ignore[arg-type]  # noqa: DTZ001 - local time by the standard
         return datetime.strptime(text, form)  # noqa: DTZ007 - names hold local time by the standard
     except ValueError as error:
-        raise FSQTimeFmtError(_BAD, f"{text!r} is no time of the form {form}") from error
+        raise FSQTimeFmtError(_BAD, f"a time must have the form {form}, got {text!r}") from error
 
 
 def _read_tries(text: str) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()) or len(digits) > TRIES_DIGITS_MAX:
-        raise FSQTimeFmtError(_BAD, f"{text!r} is no number of tries")
+        raise FSQTimeFmtError(_BAD, f"the tries must be a number, got {text!r}")
     return int(text)
 
 
 class _Entropy:
-    """Tells names apart that one process makes within the same tick of its clock; safe with threads and after fork."""
+    """Makes names unique that one process makes within one tick of its clock; safe with threads and after fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -244,9 +246,9 @@ os.register_at_fork(after_in_child=_entropy.renew_lock)
 
 
 def fresh_name(args: Iterable[object]) -> str:
-    """Build the name of a new item; two calls never give the same."""
+    """Build the name of a new item; two calls never return the same."""
     if isinstance(args, str | bytes):
-        raise TypeError("the arguments of an item are a list, not one text")
+        raise TypeError(f"the arguments of an item must be a list, got {type(args).__name__}")
     time_text = datetime.now().strftime(text_of("FSQ_TIMEFMT"))  # noqa: DTZ005 - names hold local time
     pid = os.getpid()
     return construct((time_text, _entropy.next(time_text, pid, HOSTNAME), pid, HOSTNAME, 0, *args))

@@ -22,12 +22,12 @@ class Owner(NamedTuple):
 
     @property
     def is_set(self) -> bool:
-        """Tell whether there is something to change."""
+        """Whether there is something to change."""
         return (self.uid, self.gid) != (LEAVE, LEAVE)
 
 
 def uid_of(user: object) -> int:
-    """Give the number of a user; -1 for none."""
+    """Return the number of a user; -1 for none."""
     if _is_number(user):
         return _number(user)
     try:
@@ -37,7 +37,7 @@ def uid_of(user: object) -> int:
 
 
 def gid_of(group: object) -> int:
-    """Give the number of a group; -1 for none."""
+    """Return the number of a group; -1 for none."""
     if _is_number(group):
         return _number(group)
     try:
@@ -47,23 +47,23 @@ def gid_of(group: object) -> int:
 
 
 def owner(user: Who, group: Who, kind: str) -> Owner:
-    """Give who shall own a thing: as asked for, or by the settings of this kind (`ITEM` or `QUEUE`)."""
+    """Return the owner for a new thing: as asked for, or by the settings of this kind (`ITEM` or `QUEUE`)."""
     user = const(f"FSQ_{kind}_USER") if user is None else user
     group = const(f"FSQ_{kind}_GROUP") if group is None else group
     return Owner(uid_of(user), gid_of(group))
 
 
 def mode(value: int | str | None, kind: str) -> int:
-    """Give the mode of a thing: as asked for, or by the setting of this kind."""
+    """Return the mode of a thing: as asked for, or by the setting of this kind."""
     if value is None:
         value = const(f"FSQ_{kind}_MODE")
     if isinstance(value, str):
         try:
             return int(value, 8)
         except ValueError as error:
-            raise FSQEnvError(errno.EINVAL, f"{value!r} is no mode in octal") from error
+            raise FSQEnvError(errno.EINVAL, f"a mode must be an octal number, got {value!r}") from error
     if not isinstance(value, int):
-        raise TypeError(f"a mode is a number, not {type(value).__name__}")
+        raise TypeError(f"a mode must be a number, got {type(value).__name__}")
     return value
 
 
@@ -80,5 +80,5 @@ def _number(who: object) -> int:
 
 def _name(who: object) -> str:
     if not isinstance(who, str):
-        raise TypeError(f"a user or group is a name or a number, not {type(who).__name__}")
+        raise TypeError(f"a user or group must be a name or a number, got {type(who).__name__}")
     return who

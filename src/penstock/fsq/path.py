@@ -14,7 +14,7 @@ from penstock.fsq.errors import FSQPathError
 
 
 def valid_name(name: object) -> str:
-    """Give the name as text if it is a plain one."""
+    """Return the name as text if it is a plain one."""
     text = coerce_text(name)
     if not text or text in (".", "..") or "/" in text or "\0" in text:
         raise FSQPathError(errno.EINVAL, f"illegal name: {text!r}")
@@ -29,50 +29,50 @@ def _entry(queue: object, host: object, *rest: object) -> str:
 
 
 def base(queue: object, host: object = None) -> str:
-    """Give the directory of a queue, or of one of its hosts."""
+    """Return the directory of a queue, or of one of its hosts."""
     return _entry(queue, host)
 
 
 def tmp(queue: object, host: object = None) -> str:
-    """Give the directory where items are written."""
+    """Return the directory where items are written."""
     return _entry(queue, host, text_of("FSQ_TMP"))
 
 
 def queue(queue: object, host: object = None) -> str:
-    """Give the directory of waiting items."""
+    """Return the directory of waiting items."""
     return _entry(queue, host, text_of("FSQ_QUEUE"))
 
 
 def done(queue: object, host: object = None) -> str:
-    """Give the directory of items that succeeded."""
+    """Return the directory of items that succeeded."""
     return _entry(queue, host, text_of("FSQ_DONE"))
 
 
 def fail(queue: object, host: object = None) -> str:
-    """Give the directory of items that failed for good."""
+    """Return the directory of items that failed for good."""
     return _entry(queue, host, text_of("FSQ_FAIL"))
 
 
 def down(queue: object, host: object = None) -> str:
-    """Give the file that stops scanning."""
+    """Return the file that stops scanning."""
     return _entry(queue, host, text_of("FSQ_DOWN"))
 
 
 def item(queue: object, id: object, host: object = None) -> str:  # noqa: A002 - the original's name of the argument
-    """Give the file of a waiting item."""
+    """Return the file of a waiting item."""
     return _entry(queue, host, text_of("FSQ_QUEUE"), id)
 
 
 def hosts(queue: object) -> str:
-    """Give the directory of the host queues."""
+    """Return the directory of the host queues."""
     return _entry(queue, None, text_of("FSQ_HOSTS"))
 
 
 def trigger(queue: object, trigger: object = None) -> str:
-    """Give the FIFO that wakes scanners."""
+    """Return the FIFO that wakes scanners."""
     return _entry(queue, None, text_of("FSQ_TRIGGER") if trigger is None else trigger)
 
 
 def attempts(queue: object, host: object = None) -> str:
-    """Give the directory of begun attempts."""
+    """Return the directory of begun attempts."""
     return _entry(queue, host, ATTEMPTS)

@@ -1,4 +1,4 @@
-"""Not faster than so many in so much time."""
+"""Limits an iterator to N items per period."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class RatelimitedIterator(Generic[T]):
-    """Gives the first item at once, and each later one not before its slot. Lost time is caught up."""
+    """Yields the first item at once, and each later one not before its slot. Lost time is caught up."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class RatelimitedIterator(Generic[T]):
         allow_negative_sleep: bool = False,
     ) -> None:
         if qty <= 0:
-            raise ValueError(f"a rate is more than 0, not {qty}")
+            raise ValueError(f"a rate must be above 0, got {qty}")
         self._interval = period / qty
         self._iterator = iter(iterator)
         self._clock = clock_func
@@ -46,5 +46,5 @@ class RatelimitedIterator(Generic[T]):
 
 
 def ratelimited(qty: float, period: float, iterable: Iterable[T]) -> RatelimitedIterator[T]:
-    """Give an iterator that takes `period` seconds for each `qty` items."""
+    """Return an iterator that takes `period` seconds for each `qty` items."""
     return RatelimitedIterator(qty, period, iterable)

@@ -13,7 +13,7 @@ from penstock.fsq.errors import FSQError, FSQFailError, FSQScanError, FSQWorkIte
 from penstock.fsq.inspecting import PROGRESS_ITEMS, Progress, place_of, unseen
 from penstock.fsq.items import FSQWorkItem
 from penstock.fsq.names import parse
-from penstock.fsq.snapshot import Snapshot
+from penstock.fsq.snapshot import ItemSnapshot
 
 SYNC_ITEMS = PROGRESS_ITEMS  # items that share one sync of their directories
 
@@ -26,13 +26,13 @@ def redrive(
     keep_tries: bool = False,
     progress: Progress = unseen,
 ) -> list[str]:
-    """Put items of `fail` (or `done`) back into the queue, all or the named ones, with 0 tries; give their new names.
+    """Put items of `fail` (or `done`) back into the queue, all or the named ones, with 0 tries; return their new names.
 
     The time in the name stays, and with it the age that a TTL looks at. One that waits already under that name is an
     error; a name that can't be read stays where it is.
     """
     if place not in ("fail", "done"):
-        raise ValueError(f"items come back from fail or done, not from {place!r}")
+        raise ValueError(f"the place must be fail or done, got {place!r}")
     source, target = place_of(place, queue, host), path.queue(queue, host)
     names = iter(_names(source) if item_ids is None else map(path.valid_name, item_ids))
     new_ids: list[str] = []
@@ -44,10 +44,10 @@ def redrive(
 
 
 def _bring_back(names: list[str], source: str, target: str, keep_tries: bool, is_named: bool) -> list[str]:
-    """Give items their new names where they are, sync that, then move them.
+    """Rename items where they are, sync that, then move them.
 
     A power failure may leave an item in both places. Under one name that means completed, and nobody runs it; under two
-    names nobody could tell.
+    the names are unknown.
     """
     new_ids: list[str] = []
     try:
@@ -98,12 +98,12 @@ def purge(
     dry_run: bool = False,
     progress: Progress = unseen,
 ) -> int:
-    """Remove the items of a place that were enqueued so long ago; give their number.
+    """Remove the items of a place that were enqueued at least `older_seconds` ago; return their number.
 
     Waiting items that somebody works on are left alone. Names that can't be read go by the age of their file.
     """
     if place not in ("queue", "done", "fail"):
-        raise ValueError(f"items are removed from queue, done or fail, not from {place!r}")
+        raise ValueError(f"the place must be queue, done or fail, got {place!r}")
     directory = place_of(place, queue, host)
     limit = datetime.now() - timedelta(seconds=older_seconds)  # noqa: DTZ005 - names hold local time
     removed = 0
@@ -150,5 +150,5 @@ def _remove(queue: str, place: str, host: str | None, directory: str, name: str)
 
 def _names(directory: str) -> Iterator[str]:
     with as_error(FSQScanError, f"cannot list {directory}"):
-        found = Snapshot([(directory, "")])
+        found = ItemSnapshot([(directory, "")])
     return (name for name, _ in found)

@@ -42,12 +42,12 @@ class Target:
 
 
 def targets_of(queues: Iterable[str], hosts: Iterable[str] | None, all_hosts: bool) -> list[Target]:
-    """Give the queues, or those of their hosts that are meant."""
+    """Return the queues, or those of their hosts that are meant."""
     if isinstance(queues, str | bytes) or isinstance(hosts, str | bytes):
-        raise TypeError("queues and hosts are lists of names, not one name")
+        raise TypeError("queues and hosts must be lists of names, got one name")
     names = list(queues)
     if not names:
-        raise ValueError("no queue was named to put the item into")
+        raise ValueError("at least one queue must be named, got none")
     if all_hosts:
         return [Target(queue, host) for queue in names for host in hosts_of(queue)]
     if hosts is not None:
@@ -57,7 +57,7 @@ def targets_of(queues: Iterable[str], hosts: Iterable[str] | None, all_hosts: bo
 
 
 def checked_id(item_id: object) -> str:
-    """Give the id if it is a plain name that readers can read."""
+    """Return the id if it is a plain name that readers can read."""
     return check_writable(path.valid_name(item_id))
 
 
@@ -69,7 +69,7 @@ def vreenqueue(
     hosts: Iterable[str] | None = None,
     all_hosts: bool = False,
 ) -> str:
-    """Put an item into the queues of a list, under its own name; give the name.
+    """Put an item into the queues of a list, under its own name; return the name.
 
     The source is a work item, or an id with `src_queue`, each followed by the queues; or anything that can be
     enqueued, followed by the id and the queues.
@@ -95,7 +95,7 @@ def reenqueue(source: Any, *rest: Any, **options: Any) -> str:
     """As `vreenqueue`, with the queues as arguments."""
     takes_id = not (isinstance(source, FSQWorkItem) or options.get("src_queue") is not None)
     if len(rest) < 1 + takes_id:
-        raise ValueError("no queue was named to put the item into")
+        raise ValueError("at least one queue must be named, got none")
     return vreenqueue(source, *rest[:takes_id], rest[takes_id:], **options)
 
 
@@ -107,7 +107,7 @@ def vsreenqueue(
     all_hosts: bool = False,
     charset: str | None = None,
 ) -> str:
-    """Put data under a given name into the queues of a list; give the name."""
+    """Put data under a given name into the queues of a list; return the name."""
     data = data_of(string, charset)
     return _copy([data], checked_id(item_id), targets_of(queues, hosts, all_hosts))
 

@@ -1,8 +1,8 @@
-"""Items set area: those that a worker of the queue library has, and those that wait for their time.
+"""Items set aside: those that a worker of the queue library has, and those that wait for their time.
 
 The store `fsq:///root` of the queue library shares directories with scanners, which must not see what it has handed
 out. So it renames an item out of `queue`, and later back or onwards. All of this lies in one directory beside `queue`,
-which originals never look into:
+which originals never read:
 
     .penstock/lease/UNTIL.NONCE/NAME         reserved until then; one or two directories for each call that reserved
     .penstock/back/ID                        the item of this job id came back to `queue` from a lease that ran out
@@ -10,25 +10,25 @@ which originals never look into:
     .penstock/claim/KEY/UNTIL.NONCE/NAME     what the claim holds
     .penstock/claim/KEY/lost/NAME            empty: the name under which an item of an ended lease went back
     .penstock/later/MINUTE/MS/NAME           waits for its time
-    .penstock/later/.news                    made and removed at once, so that who watches `later` hears of an item
+    .penstock/later/.news                    made and removed at once, so that watchers of `later` see an item
 
 UNTIL and MS are unix times in milliseconds, MINUTE is MS / 60,000, NONCE is 16 hexadecimal digits of chance, KEY the
 first 32 of the key's SHA-256. The NONCE of a lease under which work has not begun is 00000, three digits, and chance.
 The three digits are 1, and 1 more for each such lease just before it that ran out. When work on an item begins, it goes
 to the directory whose name has fffff in place of 00000. The file ID in `back` has as a text how many leases in a row
-ran out before work began; who takes the item removes it. Four rules hold here:
+ran out before work began; it is removed when the item is taken. Four rules hold here:
 
 - Out of `queue` an item goes under its lock, and only if nobody else has that. Once it has left nobody holds a lock:
-  the directory's name is a secret of who reserved it, and a rename from there succeeds once.
-- When the time in a directory's name has come, its items are everybody's: whoever looks takes their locks and brings
-  them back, those of leases with one try more.
+  only the process that reserved it knows the directory's name, and a rename from there succeeds once.
+- When the time in a directory's name has come, its items are free: any process that reads the queue takes their locks
+  and brings them back, those of leases with one try more.
 - A lease that ran out costs no try if work on the item had not begun.
 - A reservation alone is not synced: after a power failure the item may be back in `queue`, or have both names. Then the
   one counts that is further on the way (`keep_one`). Everything else is synced before it is said to be done.
 
-What is due is brought back into `queue` by whoever looks: the queue library whenever it reserves or counts, `fsq scan`
-before it lists, and `fsq repair`. An item of an ended lease has had a worker that died or was too slow: it comes back
-with one try more, if work on it had begun, and that it comes back is noted. If it was under a claim, the claim
+What is due is brought back into `queue` by the next reader: the queue library whenever it reserves or counts, `fsq
+scan` before it lists, and `fsq repair`. An item of an ended lease has had a worker that died or was too slow: it comes
+back with one try more, if work on it had begun, and that it comes back is noted. If it was under a claim, the claim
 remembers the name that it has now: while nobody else takes it, it is still the claim's.
 """
 
@@ -67,7 +67,7 @@ KEY_NAME = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
-class Lease(NamedTuple):
+class LeaseDirectory(NamedTuple):
     """A directory of reserved items."""
 
     until_ms: int
@@ -87,7 +87,7 @@ class Parked(NamedTuple):
     path: str
 
 
-class Held(NamedTuple):
+class LockedItem(NamedTuple):
     """An open item, locked."""
 
     fd: int
@@ -107,11 +107,11 @@ def begun(lease: str) -> str:
 
 
 def key_name(key: str) -> str:
-    """Give the name of a claim's directory."""
+    """Return the name of a claim's directory."""
     return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:KEY_DIGITS]
 
 
-def hold(where: str) -> Held:
+def hold(where: str) -> LockedItem:
     """Open an item and lock it; the caller closes it.
 
     FileNotFoundError if it is gone, FSQCannotLockError if somebody has it, FSQWorkItemError if it isn't a regular file.
@@ -123,7 +123,7 @@ def hold(where: str) -> Held:
     except BaseException:
         os.close(fd)
         raise
-    return Held(fd, status)
+    return LockedItem(fd, status)
 
 
 class ReservedArea:
@@ -141,11 +141,12 @@ class ReservedArea:
         self.back = f"{self.side}/back"
 
     def is_there(self) -> bool:
-        """Tell whether anything was ever set area."""
+        """Whether anything was ever set aside."""
         return files.is_directory(self.side)
 
     def make(self, directory: str, is_safe: bool = True) -> None:
-        """Make a directory below the queue's, with those above it, all of the queue's mode; on the disk unless told."""
+        """Make a directory below the queue's, with those above it, all of the queue's mode; synced unless `is_safe` is
+        False."""
         missing = []
         while not files.is_directory(directory):
             missing.append(directory)
@@ -170,7 +171,7 @@ class ReservedArea:
         return f"{self.lease}/{name}" if key is None else f"{self.claim}/{key}/{name}"
 
     def parking(self, mature_ms: int) -> str:
-        """Give the directory for items that wait until then."""
+        """Return the directory for items that wait until then."""
         return f"{self.later}/{mature_ms // MINUTE_MS}/{mature_ms}"
 
     def note_back(self, name: ItemName, unbegun: int) -> None:
@@ -206,25 +207,25 @@ class ReservedArea:
         return int(text) if text.isdecimal() else 0
 
     def tell_news(self) -> None:
-        """Let those hear who watch `later`."""
+        """Notify the processes that watch `later`."""
         with contextlib.suppress(OSError):
             os.close(files.open_file(f"{self.later}/{NEWS}", os.O_CREAT | os.O_WRONLY, 0o600).fd)
             files.remove_if_there(f"{self.later}/{NEWS}")
 
-    def leases(self) -> Iterator[Lease]:
-        """Give all directories of reserved items."""
+    def leases(self) -> Iterator[LeaseDirectory]:
+        """Return all directories of reserved items."""
         yield from leases_in(self.lease, listed(self.lease))
         for key in listed(self.claim):
             if KEY_NAME.fullmatch(key):
                 yield from leases_in(f"{self.claim}/{key}", listed(f"{self.claim}/{key}"), key)
 
     def parked(self) -> Iterator[Parked]:
-        """Give all directories of items that wait for their time."""
+        """Return all directories of items that wait for their time."""
         for minute in listed(self.later):
             yield from parked_in(f"{self.later}/{minute}", listed(f"{self.later}/{minute}"))
 
     def names_of(self, name: ItemName, own: tuple[int, int]) -> Iterator[tuple[tuple[int, int], str]]:
-        """Give all paths that lead to an item, each with how far on its way it is there."""
+        """Return all paths that lead to an item, each with how far on its way it is there."""
         for tries in range(max(0, name.tries - 1), name.tries + 2):
             file = name.again(tries)
             for rank, directory in ((0, self.queue), (3, self.done), (3, self.fail)):
@@ -242,7 +243,7 @@ class ReservedArea:
     def keep_one(self, where: str, name: ItemName, status: os.stat_result) -> bool:
         """Finish what a power failure cut in two: keep the one of an item's names that is furthest on its way.
 
-        Tells whether that is the one at `where`. An item that is linked into other queues has names that don't count.
+        Return whether that is the one at `where`. An item that is linked into other queues has names that don't count.
         """
         if status.st_nlink < 2:
             return True
@@ -259,7 +260,8 @@ class ReservedArea:
 
     @staticmethod
     def free(directory: str, name: ItemName, tries: int) -> ItemName:
-        """Give the name with so many tries; more where another item, which has the same id, is called so already.
+        """Return the name with this number of tries; more where another item, which has the same id, is called so
+        already.
 
         A rename replaces what has the name. Two items of one id are rare, but neither is to be lost.
         """
@@ -269,23 +271,23 @@ class ReservedArea:
 
 
 def listed(directory: str) -> list[str]:
-    """Give the names in a directory; none if it isn't there."""
+    """Return the names in a directory; none if it isn't there."""
     try:
         return files.names(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def leases_in(directory: str, names: Iterable[str], key: str | None = None) -> Iterator[Lease]:
-    """Give those names that are directories of reserved items."""
+def leases_in(directory: str, names: Iterable[str], key: str | None = None) -> Iterator[LeaseDirectory]:
+    """Return those names that are directories of reserved items."""
     for name in names:
         found = LEASE_NAME.fullmatch(name)
         if found:
-            yield Lease(int(found[1]), f"{directory}/{name}", key)
+            yield LeaseDirectory(int(found[1]), f"{directory}/{name}", key)
 
 
 def parked_in(directory: str, names: Iterable[str]) -> Iterator[Parked]:
-    """Give those names that are directories of items that wait for their time."""
+    """Return those names that are directories of items that wait for their time."""
     for name in names:
         if _NUMBER.fullmatch(name):
             yield Parked(int(name), f"{directory}/{name}")
@@ -299,12 +301,12 @@ def readable(name: str) -> ItemName | None:
         return None
 
 
-# Gone since, or somebody is at it, or it is none of ours.
+# Gone since, or locked, or not one of ours.
 _PASSED_OVER = (FileNotFoundError, FSQCannotLockError, FSQWorkItemError)
 
 
 def bring_back(base: str, now_ms: int | None = None) -> list[str]:
-    """Bring back what is due in the directory of a queue or host; give the names that items have in `queue` now."""
+    """Bring back what is due in the directory of a queue or host; return the names that items have in `queue` now."""
     area = ReservedArea(base)
     if not area.is_there():
         return []
@@ -314,7 +316,7 @@ def bring_back(base: str, now_ms: int | None = None) -> list[str]:
     return end_leases(area, ended) + unpark(area, due)
 
 
-def end_leases(area: ReservedArea, ended: Iterable[Lease]) -> list[str]:
+def end_leases(area: ReservedArea, ended: Iterable[LeaseDirectory]) -> list[str]:
     """Bring back the items of leases that are over, with one try more."""
     back: list[str] = []
     with files.Steps() as steps:
@@ -349,7 +351,7 @@ def unpark(area: ReservedArea, due: Iterable[Parked]) -> list[str]:
 
 
 def _returned(area: ReservedArea, where: str, name: ItemName, tries: int, steps: files.Steps) -> list[str]:
-    """Put one item into `queue`; gives its name there, or nothing if somebody was faster."""
+    """Put one item into `queue`; return its name there, or nothing if somebody was faster."""
     try:
         held = hold(where)
     except _PASSED_OVER:
@@ -381,7 +383,7 @@ def _remember(area: ReservedArea, key: str, names: list[str]) -> None:
     """Note, in a claim, the names that its items will have in `queue`: before they are there."""
     directory = f"{area.claim}/{key}"
     if not files.exists(f"{directory}/{KEY_FILE}"):
-        return  # its maker was killed before it was told of any item
+        return  # its maker was killed before it got any item
     area.make(f"{directory}/{LOST}")
     for file in names:
         name = readable(file)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.fsq import control, installing, path, reserved
-from penstock.fsq.directory import Session
+from penstock.fsq.directory import DirectorySession
 from penstock.fsq.errors import FSQDownError, FSQScanError, FSQWorkItemError, as_error
 from penstock.fsq.items import FSQWorkItem
-from penstock.fsq.snapshot import Snapshot
-from penstock.fsq.waiting import RESCAN_SECONDS, Waiter
+from penstock.fsq.snapshot import ItemSnapshot
+from penstock.fsq.waiting import RESCAN_SECONDS, QueueWatch
 
 ItemId = str | tuple[str, str]  # a name, or a host and a name
 _SKIPPED = frozenset({errno.EAGAIN, errno.ENOENT})  # somebody works on it, or it is finished
@@ -63,7 +63,7 @@ class FSQScanGenerator:
             assert found is not None
             host, name = (None, found) if isinstance(found, str) else found
             try:
-                with Session():
+                with DirectorySession():
                     self.item = self._open(host, name)
             except FSQWorkItemError as error:
                 if error.errno not in _SKIPPED:
@@ -79,7 +79,7 @@ class FSQScanGenerator:
         return FSQWorkItem(self.queue, name, host=host, **self._options)
 
     def has_more(self) -> bool:
-        """Tell whether there are names left in the list. Nothing is opened."""
+        """Whether there are names left in the list. Nothing is opened."""
         if self._ahead is None:
             self._ahead = next(self._ids, None)
         return self._ahead is not None
@@ -108,7 +108,7 @@ def scan(
     *,
     look: bool = False,
 ) -> Any:
-    """List the waiting items of a queue, and give an iterator that opens them one by one.
+    """List the waiting items of a queue, and return an iterator that opens them one by one.
 
     With `host` those of all its hosts, with `hosts` those of the named ones. With `look` nothing is moved or counted.
     """
@@ -124,16 +124,16 @@ def item_ids(
 ) -> Iterator[ItemId]:
     """List what waits now, oldest first: names, or pairs of host and name."""
     if isinstance(hosts, str | bytes):
-        raise TypeError("hosts are a list of names, not one name")
+        raise TypeError("hosts must be a list of names, got one name")
     with as_error(FSQScanError, f"cannot scan {queue}"):
         if not host and hosts is None:
             if not look:
                 # What can't be brought back, in a directory that isn't ours, must not keep us from the rest.
                 with contextlib.suppress(OSError):
                     reserved.bring_back(path.base(queue))
-            return (name for name, _ in Snapshot([(path.queue(queue), "")]))
+            return (name for name, _ in ItemSnapshot([(path.queue(queue), "")]))
         names = installing.hosts(queue) if hosts is None else tuple(hosts)
-        found = Snapshot([(path.queue(queue, name), name) for name in names])
+        found = ItemSnapshot([(path.queue(queue, name), name) for name in names])
         return ((host_name, name) for name, host_name in found)
 
 
@@ -155,7 +155,7 @@ class ScanForever:
         self._options = options
         self._rescan_seconds = rescan_seconds
         watched = list(installing.hosts(queue)) if self._host and self._hosts is None else self._hosts
-        self._waiter = Waiter(queue, watched)
+        self._waiter = QueueWatch(queue, watched)
         self._items: Iterator[FSQWorkItem] = self._scan() if process_once_now else iter(())
 
     def _scan(self) -> Iterator[FSQWorkItem]:
@@ -179,8 +179,8 @@ class ScanForever:
 
 
 def scan_forever(queue: str, **options: Any) -> ScanForever:
-    """Give the items of a queue, and then those that come, without end; the options are those of `scan`.
+    """Yield the items of a queue, then new ones as they come, without end; the options are those of `scan`.
 
-    `process_once_now=False` waits first. `rescan_seconds` is how long it waits at most before it looks again.
+    `process_once_now=False` waits first. `rescan_seconds` is how long it waits at most before it checks again.
     """
     return ScanForever(queue, **options)

@@ -35,12 +35,12 @@ def row(name: str, host: str = "") -> str:
 
 
 def parts(text: str) -> tuple[str, str]:
-    """Give the name and the host of a row."""
+    """Return the name and the host of a row."""
     _, _, name, host = text.split("/")
     return name, host
 
 
-class _Place(NamedTuple):
+class _Extent(NamedTuple):
     """Where a block is in the file."""
 
     at: int
@@ -55,8 +55,8 @@ class _Blocks:
         self._fd: int | None = None
         self._end = 0
 
-    def put(self, rows: list[str]) -> bytes | _Place:
-        """Pack some rows; gives what `get` takes."""
+    def put(self, rows: list[str]) -> bytes | _Extent:
+        """Pack some rows; return what `get` takes."""
         block = zlib.compress("\0".join(rows).encode("utf-8", "surrogateescape"), PACK_LEVEL)
         if len(block) > self._room:
             try:
@@ -66,38 +66,38 @@ class _Blocks:
         self._room -= len(block)
         return block
 
-    def _written(self, block: bytes) -> _Place:
+    def _written(self, block: bytes) -> _Extent:
         if self._fd is None:
             self._fd, path = tempfile.mkstemp()
             weakref.finalize(self, os.close, self._fd)
             os.unlink(path)
         if os.pwrite(self._fd, block, self._end) < len(block):
             raise OSError("the disk is full")
-        place = _Place(self._end, len(block))
+        place = _Extent(self._end, len(block))
         self._end += len(block)
         return place
 
-    def get(self, block: bytes | _Place) -> list[str]:
-        """Give the rows again."""
-        if isinstance(block, _Place):
+    def get(self, block: bytes | _Extent) -> list[str]:
+        """Return the rows again."""
+        if isinstance(block, _Extent):
             assert self._fd is not None
             block = os.pread(self._fd, block.length, block.at)
         return zlib.decompress(block).decode("utf-8", "surrogateescape").split("\0")
 
-    def rows(self, run: list[bytes | _Place]) -> Iterator[str]:
-        """Give the rows of many blocks."""
+    def rows(self, run: list[bytes | _Extent]) -> Iterator[str]:
+        """Return the rows of many blocks."""
         for block in run:
             yield from self.get(block)
 
 
-class Snapshot:
-    """The items that are there now. Iterating gives (name, host); the host is empty for the queue's own items."""
+class ItemSnapshot:
+    """The items that are there now. Iterating yields (name, host); the host is empty for the queue's own items."""
 
     def __init__(self, directories: Iterable[tuple[str, str]]) -> None:
         """Read the names of directories, each given as (path, host)."""
         self.count = 0
         self._blocks = _Blocks()
-        self._runs: list[list[bytes | _Place]] = []
+        self._runs: list[list[bytes | _Extent]] = []
         rows: list[str] = []
         for where, host in directories:
             with files.entries(where) as entries:

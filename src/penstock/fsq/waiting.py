@@ -2,11 +2,11 @@
 
 What ends a wait: a new name in a watched `queue` directory, an `up` of the queue, or a pull of its trigger. The first
 two come from inotify, through the package inotify_simple (the extra `fsq`); where that is missing, or the system has no
-watch left, the directories' times are looked at once a second. The trigger is kept open all the time, so that no pull
+watch left, the directories' times are checked once a second. The trigger is kept open all the time, so that no pull
 finds nobody there.
 
-A retry renames an item within `queue`. That is no new work: it would turn a queue with one failing item into a busy
-loop. It wakes nobody, and is tried at the next look, which comes after a minute at the latest.
+A retry renames an item within `queue`. That is not new work: it would turn a queue with one failing item into a busy
+loop. It wakes nobody, and is tried at the next check, which comes after a minute at the latest.
 
 A queue that isn't there yet can be waited for: then its root is watched until it is.
 """
@@ -27,7 +27,7 @@ from penstock.fsq.constants import text_of, using
 from penstock.fsq.directory import directory, parent
 from penstock.fsq.reserved import ReservedArea
 
-POLL_SECONDS = 1.0  # between two looks at the directories' times
+POLL_SECONDS = 1.0  # between two checks of the directories' times
 RESCAN_SECONDS = 60.0  # between two scans if nothing at all happens
 DRAIN_BYTES = 4096
 
@@ -36,11 +36,11 @@ _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
 
 
-class Waiter:
+class QueueWatch:
     """Watches a queue, or some of its hosts, from when it is made. Close it at the end, or use it in `with`.
 
     With `aside`, items that are set aside for later are news, too, and pulls of the trigger are left to other
-    listeners where inotify tells of items: the trigger is held open, so that pulls find somebody, and not read.
+    listeners where inotify reports items: the trigger is held open, so that pulls find somebody, and not read.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Waiter:
 
     @property
     def polls(self) -> bool:
-        """Tell whether directories must be looked at from time to time."""
+        """Whether directories must be checked from time to time."""
         return self._inotify is None
 
     def _watch(self) -> Any:
@@ -127,7 +127,7 @@ class Waiter:
         self._fifo_identity = None
 
     def descriptors(self) -> list[int]:
-        """Give what to wait for with poll, along with other things; then `check`."""
+        """Return what to wait for with poll, along with other things; then `check`."""
         with using(FSQ_ROOT=self._root):
             self._open_fifo()
         own = [] if self._inotify is None else [self._inotify.fileno()]
@@ -138,7 +138,7 @@ class Waiter:
         return self._aside is not None and self._inotify is not None
 
     def check(self) -> bool:
-        """Tell whether something has happened since the last call. Never waits."""
+        """Whether something has happened since the last call. Never waits."""
         with using(FSQ_ROOT=self._root):
             return self._check()
 
@@ -163,7 +163,7 @@ class Waiter:
     def _has_news(self) -> bool:
         events = list(self._inotify.read(timeout=0))
         if any(event.mask & _IGNORED or (event.wd == self._cradle and event.name == self._name) for event in events):
-            # The queue came, went, or was made anew: the watches are of directories that are no more.
+            # The queue was made, removed, or made again: the watches are of directories that are gone.
             try:
                 self._add_watches(self._inotify)
             except OSError:
@@ -190,7 +190,7 @@ class Waiter:
         return times
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until something happens, or so many seconds; tell whether something did."""
+        """Wait until something happens, or the time is over; return whether something did."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self.check():
             rest = None if deadline is None else deadline - time.monotonic()
@@ -211,7 +211,7 @@ class Waiter:
             self._inotify.close()
             self._inotify = None
 
-    def __enter__(self) -> Waiter:
+    def __enter__(self) -> QueueWatch:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -11,7 +11,7 @@ FACTOR_MAX = 1000.0  # beyond that a second try waits for the bound at once; and
 
 
 class Backoff(Protocol):
-    """Anything that gives seconds for a number of tries: 0 after the first delivery."""
+    """Anything that returns seconds for a number of tries: 0 after the first delivery."""
 
     def __call__(self, tries: int) -> float: ...
 
@@ -46,9 +46,9 @@ class Exponential:
         checked_delay(self.first)
         checked_delay(self.longest)
         if not _is_within(self.factor, 1, FACTOR_MAX):
-            raise CallerError(f"{self.factor!r} is no factor: give 1 to {FACTOR_MAX:.0f}")
+            raise CallerError(f"factor must be 1 to {FACTOR_MAX:.0f}, got {self.factor!r}")
         if not _is_within(self.jitter, 0, 1):
-            raise CallerError(f"{self.jitter!r} is no jitter, which is a share: 0 to 1")
+            raise CallerError(f"jitter must be 0 to 1, got {self.jitter!r}")
 
     def __call__(self, tries: int) -> float:
         # The exponent is bounded, as the factor is.
@@ -56,13 +56,25 @@ class Exponential:
         return wait * (1 - self.jitter * random.random())
 
 
+def parse_backoff(text: str) -> Backoff:
+    """Return the back-off of a text: `5` is always 5 s, `1..600` doubles from 1 s up to 600, `1..600*3` triples."""
+    first, dots, rest = text.partition("..")
+    longest, times, factor = rest.partition("*")
+    try:
+        if not dots:
+            return Fixed(float(first))
+        return Exponential(float(first), float(factor) if times else 2.0, float(longest))
+    except ValueError:
+        raise CallerError(f"must be seconds, such as 5, or a range that doubles, such as 1..600, got {text}") from None
+
+
 def checked_delay(seconds: object) -> float:
-    """What a back-off gave, if a job can wait so long."""
+    """Return a back-off's result, if it is a delay that a job can have."""
     if not _is_within(seconds, 0, DELAY_S_MAX):
-        raise CallerError(f"{seconds!r} is no back-off: give seconds, 0 to {DELAY_S_MAX:.0f}")
+        raise CallerError(f"a back-off must be 0 to {DELAY_S_MAX:.0f} seconds, got {seconds!r}")
     return float(seconds)
 
 
 def _is_within(value: object, least: float, most: float) -> TypeGuard[SupportsFloat]:
-    """False for what is no number, nan among it."""
+    """Whether a value is a number in a range; nan is not."""
     return isinstance(value, SupportsFloat) and least <= float(value) <= most

@@ -25,7 +25,26 @@ class Capability(StrEnum):
     TRANSACTION = "transaction"
     SHARED_PAUSE = "shared_pause"
     HISTORY = "history"
+    VALUES = "values"
 
+
+# What most stores can do; each declares in what it differs.
+STANDARD = frozenset(
+    {
+        Capability.DELAY,
+        Capability.RESERVE,
+        Capability.EXTEND,
+        Capability.TOKEN,
+        Capability.CLAIM,
+        Capability.PEEK,
+        Capability.REMOVE,
+        Capability.HEADERS,
+        Capability.UNIQUE,
+        Capability.ATOMIC_MOVE,
+        Capability.SHARED_PAUSE,
+        Capability.VALUES,
+    }
+)
 
 MEANING = {
     Capability.DELAY: "jobs that wait for their time",
@@ -33,7 +52,7 @@ MEANING = {
     Capability.EXTEND: "longer leases while a job runs",
     Capability.TOKEN: "a stale worker can't ack, nack or extend",
     Capability.CLAIM: "many jobs reserved under one key",
-    Capability.PEEK: "a look at jobs that changes nothing",
+    Capability.PEEK: "jobs can be read without taking them",
     Capability.REMOVE: "waiting jobs removed by id",
     Capability.HEADERS: "headers beside the payload",
     Capability.UNIQUE: "no second job under one key",
@@ -44,10 +63,16 @@ MEANING = {
     Capability.TRANSACTION: "a push inside the caller's transaction",
     Capability.SHARED_PAUSE: "a pause that all processes see",
     Capability.HISTORY: "ended jobs are kept for a while",
+    Capability.VALUES: "values kept under a key for a time",
 }
 
 
 def require(having: Collection[Capability], capability: Capability, store: str) -> None:
     """Refuse what the store can't do."""
     if capability not in having:
-        raise Unsupported(f"{store} can't do this: it lacks {capability} ({MEANING[capability]})", capability)
+        raise lacking(capability, store)
+
+
+def lacking(capability: Capability, store: str) -> Unsupported:
+    """Return the error for what a store can't do."""
+    return Unsupported(f"{store} can't do this: it lacks {capability} ({MEANING[capability]})", capability)

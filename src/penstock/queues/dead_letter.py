@@ -7,6 +7,7 @@
 | `x-dl-tries`      | Keuss | how often it was delivered before                                      |
 | `x-dl-error`      | ours  | what went wrong, if a text or an exception was given                   |
 | `x-dl-traceback`  | ours  | the last lines of the exception's traceback, if an exception was given |
+| `x-dl-job`        | ours  | the id that the job had, where it gets another one in each queue       |
 """
 
 import traceback
@@ -16,7 +17,7 @@ from typing import Any
 
 from penstock.codec import HEADERS_BYTES_MAX, to_json
 from penstock.errors import CallerError
-from penstock.job import Lease, Move, NewJob, StoredJob
+from penstock.job import JobMove, Lease, NewJob, StoredJob
 
 DEAD_LETTER_QUEUE = "__deadletter__"
 
@@ -25,12 +26,13 @@ TIME = "x-dl-t"
 TRIES = "x-dl-tries"
 ERROR = "x-dl-error"
 TRACEBACK = "x-dl-traceback"
-HEADERS = (FROM_QUEUE, TIME, TRIES, ERROR, TRACEBACK)
+JOB = "x-dl-job"
+HEADERS = (FROM_QUEUE, TIME, TRIES, ERROR, TRACEBACK, JOB)
 
 ERROR_CHARACTERS_MAX = 2000  # headers travel with every read
 TRACEBACK_LINES_MAX = 20  # the last ones: there it says what went wrong, and where
 TRACEBACK_CHARACTERS_MAX = 4000
-# A job that comes back from so many workers in a row that died before work on it began is given up: something about the
+# After this number of workers in a row that died before work on it began, a job is given up: something about the
 # job itself must end them. Far more than tries, since most such jobs only waited in a worker that another job killed.
 UNBEGUN_MAX = 1000
 # Keuss moves at the first nack whose `tries` exceeds max_ko: that is the delivery number max_ko + 2.
@@ -42,7 +44,7 @@ class DeadLetter:
     """After how many deliveries a job is given up, and the queue that it goes to then.
 
     `max_tries=3` delivers three times at most; deliveries to workers that died count, once work on the job had begun. 0
-    is for ever: only `fail` moves a job then. `max_ko` is Keuss' way of saying it, where M means M + 2 deliveries.
+    is forever: only `fail` moves a job then. `max_ko` is Keuss' way of saying it, where M means M + 2 deliveries.
     """
 
     max_tries: int = 0
@@ -52,17 +54,17 @@ class DeadLetter:
     def __post_init__(self) -> None:
         if self.max_ko is not None:
             if self.max_tries:
-                raise CallerError("give max_tries or max_ko, not both")
+                raise CallerError("either max_tries or max_ko must be given, got both")
             if self.max_ko < 0:
-                raise CallerError(f"max_ko is a count, and {self.max_ko} is none")
+                raise CallerError(f"max_ko must be 0 or more, got {self.max_ko!r}")
             object.__setattr__(self, "max_tries", self.max_ko + _KO_TO_TRIES if self.max_ko else 0)
         if self.max_tries < 0:
-            raise CallerError(f"max_tries is a count of deliveries, and {self.max_tries} is none")
+            raise CallerError(f"max_tries must be 0 or more deliveries, got {self.max_tries!r}")
         if not self.queue:
             raise CallerError("the queue for dead letters needs a name")
 
     def is_last(self, tries: int) -> bool:
-        """Whether the delivery after so many others is the last one."""
+        """Whether the delivery after `tries` others is the last one."""
         return bool(self.max_tries) and tries + 1 >= self.max_tries
 
     def is_over(self, tries: int) -> bool:
@@ -87,7 +89,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: "str | BaseException | Failure") -> "Failure":
-        """The failure that a text or an exception tells of."""
+        """Return the failure of a text or an exception."""
         if isinstance(error, Failure):
             return error
         if isinstance(error, BaseException):
@@ -96,6 +98,12 @@ class Failure:
 
 
 Error = str | BaseException | Failure  # what callers may give
+
+
+def check_error(error: object) -> None:
+    """Refuse what can't be the reason of a failure."""
+    if not isinstance(error, Error):
+        raise CallerError(f"error must be text or an exception, got {error!r}")
 
 
 def described(problem: BaseException) -> str:
@@ -116,11 +124,15 @@ def last_lines(problem: BaseException) -> str:
     return "\n".join(lines[-TRACEBACK_LINES_MAX:])[-TRACEBACK_CHARACTERS_MAX:]
 
 
-def dead_headers(headers: dict[str, Any], queue: str, tries: int, error: Error, now_ms: int) -> dict[str, Any]:
+def dead_headers(
+    headers: dict[str, Any], queue: str, tries: int, error: Error, now_ms: int, job_id: str = ""
+) -> dict[str, Any]:
     """The headers of a job that goes to the dead letters."""
     when = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     failure = Failure.of(error)
-    added = {FROM_QUEUE: queue, TIME: when, TRIES: tries}
+    added: dict[str, Any] = {FROM_QUEUE: queue, TIME: when, TRIES: tries}
+    if job_id:
+        added[JOB] = job_id
     if failure.text:
         added[ERROR] = _storable(failure.text)[:ERROR_CHARACTERS_MAX]
     if failure.trace:
@@ -137,15 +149,17 @@ def _storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
-def to_dead_letters(job: StoredJob, body: bytes, queue: str, error: Error, now_ms: int) -> Move:
-    """The step that takes a job to the dead letters. It keeps its id, payload and headers."""
-    headers = dead_headers(job.headers, queue, job.tries, error, now_ms)
+def to_dead_letters(
+    job: StoredJob, body: bytes, queue: str, error: Error, now_ms: int, *, keeps_id: bool = True
+) -> JobMove:
+    """The step that takes a job to the dead letters. It keeps its payload and headers, and its id where it can."""
+    headers = dead_headers(job.headers, queue, job.tries, error, now_ms, job_id="" if keeps_id else job.id)
     dead = NewJob(job.payload, body, headers, job.id, created_ms=job.created_ms)
-    return Move(Lease(job.id, job.token), dead)
+    return JobMove(Lease(job.id, job.token), dead)
 
 
-def from_dead_letters(job: StoredJob, body: bytes) -> Move:
+def from_dead_letters(job: StoredJob, body: bytes) -> JobMove:
     """The way back: a fresh job with the same id, without what was written on it."""
     headers = {name: value for name, value in job.headers.items() if name not in HEADERS}
     fresh = NewJob(job.payload, body, headers, job.id, created_ms=job.created_ms)
-    return Move(Lease(job.id, job.token), fresh)
+    return JobMove(Lease(job.id, job.token), fresh)

@@ -4,6 +4,7 @@ Options may stand in the URL's query or be given as arguments, which go before i
 to the store's driver.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,17 +26,18 @@ Limit = DeadLetter | int | str | Mapping[str, Any]  # what the option dead_lette
 class Options:
     """How a store behaves, whatever its kind."""
 
-    name: str = "N"  # Keuss' namespace: in the names of signals and statistics
+    namespace: str = "N"  # Keuss' namespace: in the names of signals and statistics
     lease: float = LEASE_S
     poll: float | None = None  # None leaves it to the store
     signal: str | None = None
     stats: str | None = None
     dead_letter: DeadLetter | None = None
     codec: str = "json"
+    events: str | None = None  # a directory
 
 
 @dataclass(slots=True)
-class Address:
+class StoreURL:
     """A URL in pieces."""
 
     url: str  # without a password, for people
@@ -103,29 +105,42 @@ def _dead_letter(value: Limit) -> DeadLetter:
     return DeadLetter(int(tries), queue or DEAD_LETTER_QUEUE)
 
 
-def _name(value: str) -> str:
+def _namespace(value: str) -> str:
     if not value or ":" in value:
         raise ValueError("it must not be empty, nor have a colon")
     return str(value)
 
 
+def _directory(value: str | os.PathLike[str]) -> str:
+    path = os.fspath(value)
+    if not path:
+        raise ValueError("it must be a directory")
+    return path
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "name": _name,
+    "namespace": _namespace,
     "lease": _seconds,
     "poll": _seconds,
     "signal": str,
     "stats": str,
     "dead_letter": _dead_letter,
     "codec": str,
+    "events": _directory,
 }
 
 
 OPTIONS = tuple(_READERS)
+RENAMED = {"name": "namespace"}  # old name -> new
+FILE_SCHEMES = frozenset(("sqlite", "fsq", "memory"))  # what follows is a path or a name, in which @ and : are fine
+_SCHEME = re.compile("([a-z][a-z0-9+.-]*):(/*)", re.IGNORECASE)
+# Such as password, tlsCertificateKeyFilePassword, and authMechanismProperties, which may hold the token of a session.
+_SECRET_OPTION = re.compile("([?&][^=&]*(?:pass|secret|token|properties)[^=&]*=)[^&#]*", re.IGNORECASE)
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 PASSWORD_HINT = "In a user or a password, write / as %2F, @ as %40, : as %3A, ? as %3F, # as %23 and % as %25."
 
 
-def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[str, Any]]:
+def parse(url: str, given: Mapping[str, Any]) -> tuple[StoreURL, Options, dict[str, Any]]:
     """The address, the options that every store has, and those that only the driver knows."""
     # What is wrong with a URL is said without a piece of it: in `redis://user:pass/word@host`, the port is `pass`.
     try:
@@ -144,9 +159,14 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
         )
     if _BAD_ESCAPE.search(parts.netloc):
         raise BadUrl(f"{without_password(url)} has a % that two hexadecimal digits must follow. {PASSWORD_HINT}")
+    if not parts.netloc and parts.scheme not in FILE_SCHEMES and "@" in parts.path:
+        raise BadUrl(f"{without_password(url)} must have // behind its scheme, as in redis://user:password@host:6379/0")
     if ":" in parts.netloc and "@" not in parts.netloc and _has_at_behind_host(parts):
         raise BadUrl(f"{without_password(url)} has an @ behind its path. {PASSWORD_HINT}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for old, new in RENAMED.items():
+        if old in query or old in given:
+            raise CallerError(f"the option {old}= of {without_password(url.partition('?')[0])} is now {new}=")
     options = Options()
     others: dict[str, Any] = {name: plain_seconds(value) for name, value in given.items() if name not in _READERS}
     for name, reader in _READERS.items():
@@ -165,7 +185,7 @@ def parse(url: str, given: Mapping[str, Any]) -> tuple[Address, Options, dict[st
             raise CallerError(f"the option {name}={shown!r} of {without_password(url)} is wrong: {why}") from None
     # Cut rather than put together, which would lose the empty host of sqlite:///jobs.db.
     full = url.partition("#")[0].partition("?")[0] + (f"#{parts.fragment}" if parts.fragment else "")
-    address = Address(without_password(full), parts.scheme, parts.netloc, parts.path, query, full)
+    address = StoreURL(without_password(full), parts.scheme, parts.netloc, parts.path, query, full)
     return address, options, others
 
 
@@ -176,10 +196,22 @@ def _has_at_behind_host(parts: SplitResult) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return the URL as it may be shown: what stands between the first colon and the last @ is left out."""
-    front, slashes, rest = url.partition("//")
-    if not slashes or "@" not in rest or rest.startswith("/"):
+    """Return the URL as it may be shown: without what stands between the first colon and the last @, and without the
+    values of options whose names tell of a secret.
+
+    It is used for URLs with mistakes, too: `redis:/user:password@host` has no host, but a password.
+    """
+    found = _SCHEME.match(url)
+    if found is None:
+        _, at, place = url.rpartition("@")
+        return f"***@{place}" if at and not url.startswith(("/", ".")) else url  # a path may have an @
+    if found[1] in FILE_SCHEMES:
         return url
-    access, _, place = rest.rpartition("@")
+    shown = _SECRET_OPTION.sub(r"\1***", url)
+    front, rest = shown[: found.end()], shown[found.end() :]
+    access, at, place = rest.rpartition("@")
+    if not at:
+        return shown
     user, colon, _ = access.partition(":")
-    return f"{front}//{user}{':***' if colon else ''}@{place}"
+    hidden = "***" if not found[2] else f"{user}:***" if colon else user
+    return f"{front}{hidden}@{place}"

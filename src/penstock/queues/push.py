@@ -1,9 +1,11 @@
 """What a job may be pushed with, checked and turned into what stores take."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, SupportsFloat, TypeGuard
+from hashlib import sha256
+from typing import Any, SupportsFloat, TypeGuard
 
 from penstock.codec import encode
 from penstock.errors import BadPayload, CallerError
@@ -15,15 +17,26 @@ Duration = float | timedelta  # seconds, where it is a number
 DELAY_S_MAX = 100 * 365 * 24 * 3600.0  # a century: what is later is a mistake in units
 UNIQUE_KEY_BYTES_MAX = 1024  # keys stand in an index of PostgreSQL, where a row has room for 2,700
 _MS = 1000
-_SHOWN_MAX = 60  # characters of a key in an error
+_SHOWN_MAX = 60  # characters of a wrong name or key in an error
 
 
-class Push(NamedTuple):
+RENAMED = {"mature": "at"}  # options: old name -> new
+
+
+def unexpected_keyword(call: str, unknown: Iterable[str], renamed: Mapping[str, str]) -> TypeError:
+    """Return Python's error for a keyword that a call doesn't take; of one that was renamed it says the new name."""
+    name = next(iter(unknown))
+    now = f": {name}= is now {renamed[name]}=" if name in renamed else ""
+    return TypeError(f"{call}() got an unexpected keyword argument {name!r}{now}")
+
+
+@dataclass(slots=True)
+class Push:
     """A payload with its options, for `push_many`. Times are seconds, or timedeltas."""
 
     payload: Any
     delay: Duration = 0
-    mature: float | datetime | None = None  # a point in time, as unix time; it goes before the delay
+    at: float | datetime | None = None  # a point in time, as unix time; it goes before the delay
     tries: int = 0
     headers: Mapping[str, Any] | None = None
     ttl: Duration | None = None
@@ -31,12 +44,37 @@ class Push(NamedTuple):
     replicate: int | None = None
     unique: str | None = None
     unique_for: Duration = 0
+    _: KW_ONLY
+    mature: InitVar[None] = None  # the old name of `at`
+
+    def __post_init__(self, mature: None) -> None:
+        if mature is not None:
+            raise unexpected_keyword("Push", ["mature"], RENAMED)
+
+
+class _Unchanged:
+    """The value of an option that leaves a job as it is; None is a payload."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Any = _Unchanged()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A reserved job and what it becomes in another queue; made by `queue.transfer`, for `move_many`."""
+
+    job: Any  # a Job, of either form
+    to: str
+    new: NewJob
 
 
 # Options, and what a store must be able to do for them.
 NEEDS = {
     "delay": Capability.DELAY,
-    "mature": Capability.DELAY,
+    "at": Capability.DELAY,
     "headers": Capability.HEADERS,
     "ttl": Capability.TTL,
     "retry": Capability.RETRY,
@@ -49,7 +87,7 @@ _MEANT = frozenset({"ttl", "retry", "unique"})
 
 def new_job(push: Push, codec: str, having: Collection[Capability], store: str) -> NewJob:
     """The job that a push makes."""
-    given = (push.delay, push.mature, push.headers, push.replicate)
+    given = (push.delay, push.at, push.headers, push.replicate)
     if any(given) or push.unique is not None or push.ttl is not None or push.retry is not None:
         _check(push, having, store)
     if push.tries < 0:
@@ -61,7 +99,7 @@ def new_job(push: Push, codec: str, having: Collection[Capability], store: str) 
         new_id(),
         push.tries,
         milliseconds("delay", push.delay) if push.delay else 0,
-        None if push.mature is None else point_ms("mature", push.mature),
+        None if push.at is None else point_ms("at", push.at),
         None if push.ttl is None else seconds("ttl", push.ttl),
         None if push.retry is None else seconds("retry", push.retry),
         push.replicate,
@@ -77,19 +115,42 @@ def _check(push: Push, having: Collection[Capability], store: str) -> None:
             require(having, capability, store)
     if push.headers is not None and not all(isinstance(name, str) for name in push.headers):
         raise BadPayload("the names of headers must be text")
-    if push.unique is not None:
-        _check_key(push.unique)
+    key = push.unique
+    if key is not None and not (is_text(key, UNIQUE_KEY_BYTES_MAX) and "\0" not in key):
+        raise CallerError(
+            f"a unique key must be 1 to {UNIQUE_KEY_BYTES_MAX} bytes of text without zero bytes, got {shortened(key)}"
+        )
 
 
-def _check_key(key: object) -> None:
+def is_text(value: object, bytes_max: float = math.inf) -> TypeGuard[str]:
+    """Whether a value is text that isn't empty and that every store can encode: half of a surrogate pair can't be."""
     try:
-        if isinstance(key, str) and 0 < len(key.encode()) <= UNIQUE_KEY_BYTES_MAX and "\0" not in key:
-            return
-    except UnicodeEncodeError:  # half of a surrogate pair
-        pass
-    shown = repr(key)
-    shown = shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}... ({len(shown)} characters)"
-    raise CallerError(f"a unique key must be 1 to {UNIQUE_KEY_BYTES_MAX} bytes of text without zero bytes, got {shown}")
+        return isinstance(value, str) and value != "" and len(value.encode()) <= bytes_max
+    except UnicodeEncodeError:
+        return False
+
+
+def check_text(what: str, value: object) -> None:
+    """Refuse an id, a token or a value that isn't text."""
+    if value != "" and not is_text(value):
+        raise CallerError(f"{what} must be text that can be encoded, got {shortened(value)}")
+
+
+def check_claim_key(key: object) -> None:
+    """Refuse a key that no claim can have."""
+    if not is_text(key):
+        raise CallerError(f"a claim key must be text that can be encoded, and can't be empty, got {shortened(key)}")
+
+
+def shortened(value: object) -> str:
+    """Return a value as an error shows it."""
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}... ({len(shown)} characters)"
+
+
+def move_key(queue: str, job_id: str) -> str:
+    """Return the unique key of what a job becomes in another queue."""
+    return "penstock-move:" + sha256(f"{queue}\0{job_id}".encode()).hexdigest()[:32]
 
 
 def seconds(option: str, duration: Duration) -> float:
@@ -107,7 +168,8 @@ def plain_seconds(duration: Any) -> Any:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value can be compared with numbers: those of other packages can, texts can't."""
-    return isinstance(value, SupportsFloat)
+    # Python's own first: this is asked in every call, and the check of a protocol takes longer than the rest of a pop.
+    return isinstance(value, (int, float, SupportsFloat))
 
 
 def milliseconds(option: str, duration: Duration) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from penstock.errors import BadUrl, MissingExtra
 
 
-class Part(NamedTuple):
+class ClassEntry(NamedTuple):
     """Where a class of a store is, and what it needs."""
 
     module: str  # below `penstock.queues`; {form} is aio or blocking
@@ -21,33 +21,42 @@ class Part(NamedTuple):
 
 
 STORES = {
-    "memory": Part("stores.memory", "MemoryDriver", is_threaded=True),
-    "sqlite": Part("stores.sqlite.driver", "SqliteDriver", is_threaded=True),
-    "fsq": Part("stores.fsq.driver", "FsqDriver", is_threaded=True),
-    "disque": Part("stores.disque.{form}.driver", "DisqueDriver"),
-    "disques": Part("stores.disque.{form}.driver", "DisqueDriver"),
-    "redis+list": Part("stores.redis.{form}.list", "RedisListDriver", "redis"),
-    "rediss+list": Part("stores.redis.{form}.list", "RedisListDriver", "redis"),
-    "redis+oq": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
-    "rediss+oq": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
-    "redis": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
-    "rediss": Part("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
-    "postgresql": Part("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
-    "postgres": Part("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
+    "memory": ClassEntry("stores.memory", "MemoryDriver", is_threaded=True),
+    "sqlite": ClassEntry("stores.sqlite.driver", "SqliteDriver", is_threaded=True),
+    "fsq": ClassEntry("stores.fsq.driver", "FsqDriver", is_threaded=True),
+    "disque": ClassEntry("stores.disque.{form}.driver", "DisqueDriver"),
+    "disques": ClassEntry("stores.disque.{form}.driver", "DisqueDriver"),
+    "redis+list": ClassEntry("stores.redis.{form}.list", "RedisListDriver", "redis"),
+    "rediss+list": ClassEntry("stores.redis.{form}.list", "RedisListDriver", "redis"),
+    "redis+oq": ClassEntry("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "rediss+oq": ClassEntry("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "redis": ClassEntry("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "rediss": ClassEntry("stores.redis.{form}.ordered", "RedisOqDriver", "redis"),
+    "postgresql": ClassEntry("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
+    "postgres": ClassEntry("stores.postgres.{form}.driver", "PostgresDriver", "postgres"),
+    "mongodb": ClassEntry("stores.mongo.{form}.driver", "MongoDriver", "mongo"),
+    "mongodb+pl": ClassEntry("stores.mongo.{form}.driver", "MongoDriver", "mongo"),
+    "mongodb+ps": ClassEntry("stores.mongo.{form}.driver", "MongoDriver", "mongo"),
+    "mongodb+stream": ClassEntry("stores.mongo.{form}.driver", "MongoDriver", "mongo"),
+    "mongodb+intraorder": ClassEntry("stores.mongo.{form}.driver", "MongoDriver", "mongo"),
+    "mongodb+bucket": ClassEntry("stores.mongo.{form}.bucket", "MongoBucketDriver", "mongo"),
+    "mongodb+bucket-plain": ClassEntry("stores.mongo.{form}.plain_bucket", "MongoPlainBucketDriver", "mongo"),
 }
 SIGNALS = {
-    "local": Part("{form}.signal", "LocalSignal"),
-    "redis": Part("stores.redis.{form}.signal", "RedisSignal", "redis"),
-    "rediss": Part("stores.redis.{form}.signal", "RedisSignal", "redis"),
-    "postgresql": Part("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
-    "postgres": Part("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
+    "local": ClassEntry("{form}.signal", "LocalSignal"),
+    "redis": ClassEntry("stores.redis.{form}.signal", "RedisSignal", "redis"),
+    "rediss": ClassEntry("stores.redis.{form}.signal", "RedisSignal", "redis"),
+    "postgresql": ClassEntry("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
+    "postgres": ClassEntry("stores.postgres.{form}.signal", "PostgresSignal", "postgres"),
+    "mongodb": ClassEntry("stores.mongo.{form}.signal", "MongoSignal", "mongo"),
 }
 STATS = {
-    "memory": Part("{form}.stats", "MemoryStats"),
-    "redis": Part("stores.redis.{form}.stats", "RedisStats", "redis"),
-    "rediss": Part("stores.redis.{form}.stats", "RedisStats", "redis"),
-    "postgresql": Part("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
-    "postgres": Part("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
+    "memory": ClassEntry("{form}.stats", "MemoryStats"),
+    "redis": ClassEntry("stores.redis.{form}.stats", "RedisStats", "redis"),
+    "rediss": ClassEntry("stores.redis.{form}.stats", "RedisStats", "redis"),
+    "postgresql": ClassEntry("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
+    "postgres": ClassEntry("stores.postgres.{form}.stats", "PostgresStats", "postgres"),
+    "mongodb": ClassEntry("stores.mongo.{form}.stats", "MongoStats", "mongo"),
 }
 _TABLES = {"stores": STORES, "signals": SIGNALS, "stats": STATS}
 

@@ -1,13 +1,13 @@
-"""What a look at very many jobs asks for, and what it gives: whole columns, so that a million jobs need no object each.
+"""Batch reads of very many jobs: whole columns, so that a million jobs need no object each.
 
-`peek` is for people: some jobs of one state, in order. A look is for tables: all jobs of some states, in no order, each
-at most once, a page at a time, and in parts that different processes can read at the same time:
+`peek` is for people: some jobs of one state, in order. A batch read is for tables: all jobs of some states, in no
+order, each at most once, a page at a time, and in parts that different processes can read at the same time:
 
-    parts(queues, wanted)               how the look is cut: a node, a queue, or a range of ids
-    look(part, wanted, count, cursor)   the next page of a part, until its cursor is None
+    parts(queues, wanted)                    the parts: a node, a queue, or a range of ids
+    scan_page(part, wanted, count, cursor)   the next page of a part, until its cursor is None
 
-Nothing is taken or changed, and nothing stands still meanwhile: it is no snapshot. What each store does itself of
-`Wanted` is in its driver's `compares`; nobody asks it for more.
+Nothing is taken or changed, and it is not a snapshot: jobs come and go meanwhile. Which limits of `Wanted` a store
+applies itself is in its driver's `compares`; it is asked for no others.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from penstock.job import JobState, StoredJob
+from penstock.job import LIVE, JobState, StoredJob
 
-IDS_MAX = 500  # jobs that are looked up by their ids; to look for more of them, one goes through all
+IDS_MAX = 500  # jobs that are read by their ids; for more of them all jobs are read
 
 
 class Same(NamedTuple):
@@ -28,7 +28,7 @@ class Same(NamedTuple):
 
 Column = Sequence[Any] | Same
 
-# Columns of a look: the fields of a job, and its queue.
+# Columns of a batch read: the fields of a job, and its queue.
 COLUMNS = (
     "id",
     "queue",
@@ -54,16 +54,16 @@ class Limit(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which jobs a look shows, and what of them. A store may give more columns than are wanted."""
+    """Which jobs and columns a batch read returns. A store may return more columns."""
 
-    states: frozenset[JobState] = frozenset(JobState)
+    states: frozenset[JobState] = frozenset(LIVE)
     columns: frozenset[str] = frozenset(COLUMNS)
     ids: tuple[str, ...] | None = None
     limits: tuple[Limit, ...] = ()
 
 
 class Part(NamedTuple):
-    """A part of a look. Its place means something to the store only."""
+    """A part of a batch read. Only the store knows what its place means."""
 
     queues: tuple[str, ...]
     place: str = ""
@@ -71,7 +71,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A page: so many jobs, their columns, and where the next page begins. A column that isn't there is all None."""
+    """A page: the number of jobs, their columns, and where the next page begins. A missing column is all None."""
 
     count: int
     columns: dict[str, Column]
@@ -86,6 +86,17 @@ def columns_of(jobs: Sequence[StoredJob], queue: str, names: frozenset[str] = Wa
     columns: dict[str, Column] = {name: list(map(attrgetter(name), jobs)) for name in names if name != "queue"}
     columns["queue"] = Same(queue)
     return columns
+
+
+def found_state(rows: Rows, job_id: str) -> JobState | None:
+    """Return the state of the job with this id, if it is among these rows with their ids and states."""
+    ids, states = rows.columns.get("id", ()), rows.columns.get("state", ())
+    if isinstance(ids, Same):
+        ids = [ids.value] * rows.count
+    for at, one in enumerate(ids):
+        if one == job_id:
+            return JobState(states.value if isinstance(states, Same) else states[at])
+    return None
 
 
 def bound(sizes: Sequence[int | None], state: JobState) -> int:

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from penstock.sim.batch import Totals, add_up, quiet, run_all
-from penstock.sim.kinds import KINDS
+from penstock.sim.fault_kinds import KINDS
 from penstock.sim.plan import Plan, PlanError, plan_from_text
 from penstock.sim.report import (
     failure_text,
@@ -27,8 +27,8 @@ USAGE_ERROR: Final = 2
 FAILURES_SHOWN: Final = 10
 EXAMPLES: Final = """\
 examples:
-  python -m penstock.sim --seeds 1-500            500 runs of ten simulated minutes each
-  python -m penstock.sim --replay 42 --trace      one of them again, with every message in words
+  python -m penstock.sim --seeds 1-500            500 runs of six simulated minutes or more
+  python -m penstock.sim --replay 42 --trace      one of them again, with every message as text
   python -m penstock.sim --replay 42 --shrink     the fewest of its faults with which it still fails
   python -m penstock.sim --replay 42 --plan 'kill@31.2+4.5:2,loss@50+20=30'
 """
@@ -44,9 +44,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--seeds", default="1-100", help="which seeds to run: 1-500, or 3,17,40-45; a number N means 1-N"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless told")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="number of processes; default: one for each core"
+    )
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed")
-    parser.add_argument("--plan", help="faults for --replay in place of those drawn from the seed")
+    parser.add_argument("--plan", help="faults in place of those drawn from each seed")
+    parser.add_argument("--movers", type=int, default=0, help="number of clients that move jobs from queue to queue")
     parser.add_argument("--trace", action="store_true", help="with --replay: print what happens")
     parser.add_argument("--shrink", action="store_true", help="with --replay: look for the fewest faults that fail")
     parser.add_argument("--no-shrink", action="store_true", help="don't shrink the first failure of a batch")
@@ -71,7 +74,7 @@ def _plan(text: str | None) -> Plan | None:
     plan = plan_from_text(text)
     for fault in plan:
         if fault.kind not in KINDS:
-            raise PlanError(f"there is no fault {fault.kind!r}; there are {', '.join(sorted(KINDS))}")
+            raise PlanError(f"a fault must be one of {', '.join(sorted(KINDS))}, got {fault.kind!r}")
     return plan
 
 
@@ -81,7 +84,7 @@ def _say(text: str) -> None:
 
 
 class Progress:
-    """A line that tells how far it is, on a terminal."""
+    """A line of progress, on a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -101,45 +104,46 @@ class Progress:
         sys.stderr.flush()
 
 
-def _show_shrunk(result: Result) -> None:
+def _show_shrunk(result: Result, movers: int) -> None:
     promise = result.violations[0].promise
-    plan = shrink_seed(result.seed, result.plan, promise)
+    plan = shrink_seed(result.seed, result.plan, promise, movers)
     _say(f"{promise} still breaks with {len(plan)} of its {len(result.plan)} faults:")
-    _say(f"  {replay_command(result.seed, plan)}")
+    _say(f"  {replay_command(result.seed, plan, movers)}")
 
 
 def _replay(args: argparse.Namespace) -> int:
-    result = simulate(args.replay, _plan(args.plan), args.trace)
+    result = simulate(args.replay, _plan(args.plan), args.trace, movers=args.movers)
     for line in result.trace:
         _say(line)
     _say(json.dumps(run_facts(result), indent=1) if args.json else run_text(result))
     if args.shrink and result.violations:
-        _show_shrunk(result)
+        _show_shrunk(result, args.movers)
     return bool(result.violations)
 
 
 def _batch(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     began = time.monotonic()
-    totals: Totals = add_up(run_all(seeds, args.jobs, args.stop), Progress(len(seeds)), args.stop)
+    results = run_all(seeds, args.jobs, args.stop, _plan(args.plan), args.movers)
+    totals: Totals = add_up(results, Progress(len(seeds)), args.stop)
     seconds = time.monotonic() - began
     if args.json:
         _say(totals_json(totals, seconds))
         return not totals.is_good
     _say(totals_text(totals, seconds))
     for result in totals.failures[:FAILURES_SHOWN]:
-        _say(failure_text(result))
+        _say(failure_text(result, args.movers))
     if totals.failed > FAILURES_SHOWN:
         more = " ".join(str(result.seed) for result in totals.failures[FAILURES_SHOWN:])
         _say(f"more seeds that fail: {more}")
     if totals.failures and not args.no_shrink:
         _say(f"shrinking seed {totals.failures[0].seed} ...")
-        _show_shrunk(totals.failures[0])
+        _show_shrunk(totals.failures[0], args.movers)
     return not totals.is_good
 
 
 def main(argv: list[str]) -> int:
-    """Do what the command line says; gives the exit code: 0 good, 1 something failed, 2 it can't be done."""
+    """Run the command line; return the exit code: 0 all good, 1 a run failed, 2 wrong arguments."""
     args = _parse(argv)
     quiet()
     try:

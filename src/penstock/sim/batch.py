@@ -1,4 +1,4 @@
-"""Many runs: over all cores, with what they found and reached put together."""
+"""Many runs: on all cores, with their results added up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.sim.coverage import missing
-from penstock.sim.kinds import KINDS
+from penstock.sim.fault_kinds import KINDS
+from penstock.sim.plan import Plan
 from penstock.sim.run import Result, simulate
 
 CHUNK = 4  # seeds a process takes at a time
@@ -19,7 +20,7 @@ FAILURES_KEPT = 100
 
 
 def quiet() -> None:
-    """Keep nodes from telling of crashes that were meant."""
+    """Turn off the nodes' logs: crashes are intended here."""
     logging.getLogger("penstock").setLevel(logging.CRITICAL + 1)
 
 
@@ -37,7 +38,7 @@ class Totals(NamedTuple):
     reached: Counter[str]
 
     def missing(self) -> list[str]:
-        """Give what so many runs should have reached, and haven't."""
+        """Return what a batch of this size should have reached, and has not."""
         return missing(self.reached, sorted(KINDS)) if self.seeds >= COVERAGE_SEEDS else []
 
     @property
@@ -46,9 +47,11 @@ class Totals(NamedTuple):
         return not self.failed and not self.missing()
 
 
-def run_all(seeds: Sequence[int], jobs: int, is_brief: bool = False) -> Iterator[Result]:
-    """Run seeds in so many processes; results come as they are ready."""
-    run = partial(simulate, is_brief=is_brief)
+def run_all(
+    seeds: Sequence[int], jobs: int, is_brief: bool = False, plan: Plan | None = None, movers: int = 0
+) -> Iterator[Result]:
+    """Run seeds in `jobs` processes, with the faults drawn from each or with those given; results come when ready."""
+    run = partial(simulate, plan=plan, is_brief=is_brief, movers=movers)
     if jobs <= 1 or len(seeds) == 1:
         yield from map(run, seeds)
         return

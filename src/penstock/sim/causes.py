@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.sim.world import World
 
 UNEXPLAINED = "unexplained"
-UNDER_WAY_US = 100 * MS  # an ack may be on its way to the other holders for so long
+UNDER_WAY_US = 100 * MS  # an ack may be on its way to the other holders for this time
 TAIL_US = 2 * SECOND  # after a fault, beside two node timeouts: links are opened again, and what was put off comes
 
 

@@ -1,8 +1,8 @@
-"""A client's connection to a simulated machine, and clients as little programs.
+"""A client's connection to a simulated machine, and clients as small programs.
 
 A client is a generator. It yields how many microseconds to sleep, or an `Ask`: requests on a connection. It is resumed
-with the replies, or with None if the connection was lost or its patience ran out. What it was told is noted the moment
-the reply leaves the node, by the `note` of the Ask, since the node may be gone when the client gets to look at it.
+with the replies, or with None if the connection was lost or its timeout is over. A reply is recorded by the `note` of
+the Ask at the moment it leaves the node, since the node may be gone when the client reads it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from penstock.sim.world import World
 
 Words = list[bytes]
-Note = Callable[["Connection", Words, Any], None]
+Note = Callable[["SimConnection", Words, Any], None]
 FETCHES = (b"GETJOB", b"CLAIM")
 PATIENCE_US = 30 * SECOND
 AGAIN_US = SECOND // 2
 REPLY_US = 300  # on its way back to the client
 
 
-class Connection:
+class SimConnection:
     """One connection: the sink of the broker's replies."""
 
     __slots__ = ("_reader", "client", "is_open", "life", "machine", "number", "owner")
@@ -92,15 +92,15 @@ class Connection:
         """Do nothing: a client here holds nothing."""
 
     def buffered_bytes(self) -> int:
-        """Tell that the peer has taken everything."""
+        """Nothing is unsent."""
         return 0
 
     def unread_bytes(self) -> int:
-        """Tell that nothing waits."""
+        """Nothing is unread."""
         return 0
 
     def describe(self) -> str:
-        """Give what CLIENT LIST shows."""
+        """Return what CLIENT LIST shows."""
         return f"fd={self.number}"
 
 
@@ -109,7 +109,7 @@ class Ask:
 
     __slots__ = ("connection", "is_fetch", "note", "patience_us", "replies", "requests")
 
-    def __init__(self, connection: Connection, requests: list[Words], note: Note, patience_us: int) -> None:
+    def __init__(self, connection: SimConnection, requests: list[Words], note: Note, patience_us: int) -> None:
         self.is_fetch = requests[0][0] in FETCHES
         self.connection = connection
         self.requests = requests
@@ -130,7 +130,7 @@ class Actor:
         self.random = Random(f"{world.setup.seed} {name}")
         self._script = self.script()
         self._ask: Ask | None = None
-        self._abandoned: dict[Connection, Ask] = {}  # hung up on, but the node doesn't know yet
+        self._abandoned: dict[SimConnection, Ask] = {}  # hung up on, but the node doesn't know yet
 
     def script(self) -> Script:
         """Live."""
@@ -157,13 +157,13 @@ class Actor:
         """Choose a time."""
         return least_us + self.pick(most_us - least_us)
 
-    def connect(self, machine: Machine) -> Connection | None:
+    def connect(self, machine: Machine) -> SimConnection | None:
         """Open a connection, if there is a process."""
         if not machine.is_up:
             return None
-        return Connection(self, machine, self.world.next_number())
+        return SimConnection(self, machine, self.world.next_number())
 
-    def ask(self, connection: Connection, requests: list[Words], note: Note, patience_us: int = PATIENCE_US) -> Ask:
+    def ask(self, connection: SimConnection, requests: list[Words], note: Note, patience_us: int = PATIENCE_US) -> Ask:
         """Make an Ask."""
         return Ask(connection, requests, note, patience_us)
 
@@ -200,18 +200,18 @@ class Actor:
             ask.connection.close_ours()
             self._end(ask, None)
 
-    def _ask_of(self, connection: Connection) -> Ask | None:
+    def _ask_of(self, connection: SimConnection) -> Ask | None:
         ask = self._ask
         if ask is None or ask.connection is not connection:
             return self._abandoned.get(connection)
         return ask
 
-    def is_fetching(self, connection: Connection) -> bool:
-        """Tell whether a connection waits for jobs."""
+    def is_fetching(self, connection: SimConnection) -> bool:
+        """Whether a connection waits for jobs."""
         ask = self._ask_of(connection)
         return ask is not None and ask.is_fetch
 
-    def told(self, connection: Connection, reply: Any) -> None:
+    def told(self, connection: SimConnection, reply: Any) -> None:
         """Take a reply the moment it leaves the node."""
         ask = self._ask_of(connection)
         if ask is None or len(ask.replies) == len(ask.requests):
@@ -222,7 +222,7 @@ class Actor:
         if len(ask.replies) == len(ask.requests):
             self.world.timeline.after(REPLY_US, self._end, ask, ask.replies)
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimConnection) -> None:
         """The connection is lost."""
         ask = self._ask
         if ask is not None and ask.connection is connection and len(ask.replies) < len(ask.requests):
@@ -230,7 +230,7 @@ class Actor:
 
 
 class Operator:
-    """Whoever looks after the cluster: gives single commands, answered at once."""
+    """The operator of the cluster: sends single commands, answered at once."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -241,7 +241,7 @@ class Operator:
         if not machine.is_up or machine.is_stopped:
             return None
         self._reply = None
-        connection = Connection(self, machine, self.world.next_number())
+        connection = SimConnection(self, machine, self.world.next_number())
         self.world.asks(connection, [words])
         machine.operated_us = self.world.timeline.now_us
         machine.request(connection, [words])
@@ -251,18 +251,18 @@ class Operator:
         return self._reply
 
     def insist(self, machine: Machine, words: Words) -> None:
-        """Give a command again and again until it is done: the machine may be down, or loading."""
+        """Repeat a command until it succeeds: the machine may be down, or loading."""
         reply = self.ask(machine, words)
         if reply is None or isinstance(reply, hiredis.ReplyError):
             self.world.timeline.after(AGAIN_US, self.insist, machine, words)
 
-    def is_fetching(self, connection: Connection) -> bool:
-        """Tell that nobody here waits for jobs."""
+    def is_fetching(self, connection: SimConnection) -> bool:
+        """No client here waits for jobs."""
         return False
 
-    def told(self, connection: Connection, reply: Any) -> None:
+    def told(self, connection: SimConnection, reply: Any) -> None:
         """Take the reply."""
         self._reply = reply
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimConnection) -> None:
         """Do nothing: the next command has a connection of its own."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import hiredis
 
-from penstock.sim.connection import Actor, Connection, Script, Words
+from penstock.sim.connection import Actor, Script, SimConnection, Words
 from penstock.sim.history import JobFacts
 from penstock.sim.timeline import MS, SECOND
 
@@ -32,7 +32,7 @@ POLLS_MS = (100, 400, 1000, 1900)
 POLLS_MAX = 8
 
 
-class Consumer(Actor):
+class SimConsumer(Actor):
     """One consumer."""
 
     def script(self) -> Script:
@@ -72,7 +72,7 @@ class Consumer(Actor):
             return list(queues)
         return [queues[self.pick(len(queues))]]
 
-    def _fetch(self, connection: Connection, way: str) -> Script:
+    def _fetch(self, connection: SimConnection, way: str) -> Script:
         words = [b"GETJOB"]
         wait_ms = 0
         self._lease_ms = 0
@@ -98,7 +98,7 @@ class Consumer(Actor):
             if connection.is_open:
                 yield from self._finish(connection, job, token)
 
-    def _wait_in_slices(self, connection: Connection) -> Script:
+    def _wait_in_slices(self, connection: SimConnection) -> Script:
         wait_ms = SLICES_MS[self.pick(len(SLICES_MS))]
         words = [b"GETJOB", b"TIMEOUT", b"%d" % wait_ms, b"FROM", *self._queues()]
         self._fetched = []
@@ -111,7 +111,7 @@ class Consumer(Actor):
             if connection.is_open:
                 yield from self._finish(connection, job, token)
 
-    def _poll(self, connection: Connection) -> Script:
+    def _poll(self, connection: SimConnection) -> Script:
         pause_us = POLLS_MS[self.pick(len(POLLS_MS))] * MS
         words = [b"GETJOB", b"NOHANG", b"FROM", *self._queues()]
         self._lease_ms = 0
@@ -125,21 +125,17 @@ class Consumer(Actor):
                 yield from self._finish(connection, job, token)
             yield pause_us
 
-    def _note_polled(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_polled(self, connection: SimConnection, words: Words, reply: Any) -> None:
         self._note_fetched(connection, words, reply)
         names = words[words.index(b"FROM") + 1 :]
         self.world.waits.polled(connection, names, not reply or isinstance(reply, hiredis.ReplyError))
 
-    def _note_fetched(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_fetched(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
             return
-        lease_us = int(words[words.index(b"LEASE") + 1]) * MS if b"LEASE" in words else 0
-        for queue, job_id, body, *rest in reply or ():
-            token = int(rest[0]) if lease_us else 0
-            job = self.world.promises.delivered(connection, queue, job_id, body, token, lease_us, b"")
-            if job is not None:
-                self._fetched.append((job, token))
+        for job, token, _ in self.world.promises.fetched(connection, words, reply):
+            self._fetched.append((job, token))
 
     def _note_refusal(self, words: Words, reply: Any) -> None:
         if not str(reply).startswith(("LEAVING", "LOADING", "NOJOB", "TOOLATE", "OOM")):
@@ -147,7 +143,7 @@ class Consumer(Actor):
 
     # What becomes of a job.
 
-    def _finish(self, connection: Connection, job: JobFacts, token: int) -> Script:
+    def _finish(self, connection: SimConnection, job: JobFacts, token: int) -> Script:
         fate = "ack" if self.world.is_calm else self.choose(FATES)
         retry_us = job.terms.retry_s * SECOND
         yield self.between(MS, 20 * MS) if self.world.is_calm else self.between(5 * MS, 300 * MS)
@@ -183,23 +179,27 @@ class Consumer(Actor):
         else:
             yield self.ask(connection, [[b"ACKJOB", job.id]], self._note_ack)
 
-    def _note_ack(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_ack(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
         else:
             self.world.promises.acked(connection, self.world.promises.history.by_id[words[1]], bool(reply))
 
-    def _note_ack_lease(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_token(self, connection: SimConnection, words: Words, reply: Any, job: JobFacts, token: bytes) -> bool:
+        """Note the reply to a command with the token of a lease; return whether the node did what it asked for."""
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
-            return
-        job = self.world.promises.history.by_id[words[1]]
+            return False
         status = str(reply[0], "ascii") if isinstance(reply[0], bytes) else str(reply[0])
-        self.world.promises.used_token(connection, job, int(words[2]), status)
-        if status == "OK":
+        self.world.promises.used_token(connection, job, int(token), status)
+        return status == "OK"
+
+    def _note_ack_lease(self, connection: SimConnection, words: Words, reply: Any) -> None:
+        job = self.world.promises.history.by_id[words[1]]
+        if self._note_token(connection, words, reply, job, words[2]):
             self.world.promises.acked(connection, job, True)
 
-    def _give_back(self, connection: Connection, job: JobFacts, token: int, fate: str) -> Script:
+    def _give_back(self, connection: SimConnection, job: JobFacts, token: int, fate: str) -> Script:
         after = b"%d" % (500 + self.pick(4000)) if fate == "nack after" else b"0"
         if token:
             yield self.ask(connection, [[b"NACKLEASE", after, job.id, b"%d" % token]], self._note_nack_lease)
@@ -208,24 +208,19 @@ class Consumer(Actor):
         else:
             yield self.ask(connection, [[b"NACK", job.id]], self._note_nack)
 
-    def _note_nack(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_nack(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
         elif reply:
             after_ms = int(words[2]) if words[1] == b"AFTER" else 0
             self.world.promises.nacked(connection.machine, words[-1], after_ms)
 
-    def _note_nack_lease(self, connection: Connection, words: Words, reply: Any) -> None:
-        if isinstance(reply, hiredis.ReplyError):
-            self._note_refusal(words, reply)
-            return
+    def _note_nack_lease(self, connection: SimConnection, words: Words, reply: Any) -> None:
         job = self.world.promises.history.by_id[words[2]]
-        status = str(reply[0], "ascii") if isinstance(reply[0], bytes) else str(reply[0])
-        self.world.promises.used_token(connection, job, int(words[3]), status)
-        if status == "OK":
+        if self._note_token(connection, words, reply, job, words[3]):
             self.world.promises.nacked(connection.machine, job.id, int(words[1]))
 
-    def _put_off(self, connection: Connection, job: JobFacts, token: int) -> Script:
+    def _put_off(self, connection: SimConnection, job: JobFacts, token: int) -> Script:
         if token:
             lease = b"%d" % self._lease_ms
             yield self.ask(connection, [[b"EXTEND", lease, job.id, b"%d" % token]], self._note_extend)
@@ -234,17 +229,12 @@ class Consumer(Actor):
             yield self.ask(connection, [[b"WORKING", job.id]], self._note_working)
             yield job.terms.retry_s * SECOND // 2
 
-    def _note_extend(self, connection: Connection, words: Words, reply: Any) -> None:
-        if isinstance(reply, hiredis.ReplyError):
-            self._note_refusal(words, reply)
-            return
+    def _note_extend(self, connection: SimConnection, words: Words, reply: Any) -> None:
         job = self.world.promises.history.by_id[words[2]]
-        status = str(reply[0], "ascii") if isinstance(reply[0], bytes) else str(reply[0])
-        self.world.promises.used_token(connection, job, int(words[3]), status)
-        if status == "OK":
+        if self._note_token(connection, words, reply, job, words[3]):
             self.world.promises.put_off(job, int(words[1]) * MS)
 
-    def _note_working(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_working(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
         else:
@@ -253,7 +243,7 @@ class Consumer(Actor):
 
     # Claims.
 
-    def _claim(self, connection: Connection) -> Script:
+    def _claim(self, connection: SimConnection) -> Script:
         key = f"{self.name} {self.pick(3)}".encode()
         lease = b"%d" % LEASES_MS[self.pick(3)]
         words = [b"CLAIM", key, b"COUNT", b"%d" % (1 + self.pick(3)), b"LEASE", lease, b"FROM", *self._queues()]
@@ -269,7 +259,7 @@ class Consumer(Actor):
         elif fate < 8:
             yield self.ask(connection, [[b"NACKCLAIM", key]], self._note_nack_claim)
 
-    def _note_claimed(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_claimed(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
             return
@@ -279,13 +269,13 @@ class Consumer(Actor):
             if job is not None:
                 self._fetched.append((job, 0))
 
-    def _note_ack_claim(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_ack_claim(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
         else:
             self.world.promises.claim_acked(connection, [job for job, _ in self._fetched], int(reply))
 
-    def _note_nack_claim(self, connection: Connection, words: Words, reply: Any) -> None:
+    def _note_nack_claim(self, connection: SimConnection, words: Words, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self._note_refusal(words, reply)
         elif reply:  # those of retry 0 stay; of the others, the ones that are still its own go back

@@ -39,6 +39,7 @@ CHANGES: Final = (
 TYPES: Final = len(bus.TYPE_NAMES)
 INNER_AT: Final = TYPES  # types inside MANY are counted behind the others
 CHANGES_AT: Final = 2 * TYPES
+MANY_NODES_AT: Final = bus.HEADER_BYTES + 4  # where MANY has the number of its nodes
 COUNTS: Final = CHANGES_AT + STATES * STATES
 
 # Patterns of what need not be reached in a batch, and why.
@@ -55,7 +56,7 @@ UNREACHED: Final = {
 }
 
 
-class Coverage:
+class RunCoverage:
     """The counts of one run."""
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Coverage:
         self.counts[CHANGES_AT + before * STATES + after] += 1
 
     def snapshot(self) -> list[int]:
-        """Give the counts as they are."""
+        """Return the counts as they are."""
         return list(self.counts)
 
     def lasted(self, kind: str, before: list[int]) -> None:
@@ -86,7 +87,7 @@ class Coverage:
             pair[at] += count - before[at]
 
     def reached(self) -> dict[str, int]:
-        """Give all that was reached, in words."""
+        """Return all that was reached, as text."""
         found = dict(_words(self.counts))
         for kind, counts in self._pairs.items():
             found[f"fault {kind}"] = found.get(f"fault {kind}", 0) + 1
@@ -109,7 +110,7 @@ def _words(counts: list[int]) -> Iterator[tuple[str, int]]:
 
 
 def expected(kinds: Iterable[str]) -> list[str]:
-    """Give all that a large batch should reach, for these kinds of faults."""
+    """Return all that a large batch should reach, for these kinds of faults."""
     words = [f"message {name}" for name in bus.TYPE_NAMES]
     words += [f"many {bus.TYPE_NAMES[kind]}" for kind in sorted(bus.REFERENCE_TYPES)]
     words += [f"change {STATE_NAMES[before]}>{STATE_NAMES[after]}" for before, after in CHANGES]
@@ -121,7 +122,7 @@ def expected(kinds: Iterable[str]) -> list[str]:
 
 
 def missing(reached: Iterable[str], kinds: Iterable[str]) -> list[str]:
-    """Give what was expected, never reached, and has no excuse."""
+    """Return what was expected, never reached, and has no excuse."""
     found = frozenset(reached)
     return [
         word
@@ -131,24 +132,26 @@ def missing(reached: Iterable[str], kinds: Iterable[str]) -> list[str]:
 
 
 def type_of(message: bytes) -> int:
-    """Tell what a message says, on its own or about many jobs."""
+    """Return the type of a message; of a MANY, the type inside."""
     return message[bus.HEADER_BYTES + 1] if message[13] == bus.MANY else message[13]
 
 
 def job_ids(message: bytes) -> list[bytes]:
-    """Give the ids that a message about jobs speaks of."""
+    """Return the job ids of a message about jobs."""
     kind = message[13]
     if kind in bus.REFERENCE_TYPES:
         return [message[bus.HEADER_BYTES : bus.HEADER_BYTES + bus.JOB_ID_BYTES]]
-    decoded = bus.decode(message) if kind in bus.RECORD_TYPES or kind == bus.MANY else None
-    if decoded is None:
-        return []
     if kind == bus.MANY:
-        return [job_id for job_id, _ in bus.references(decoded)[2]]
-    return [record[4:44] for record in bus.cut_records(decoded)]
+        nodes = int.from_bytes(message[MANY_NODES_AT : MANY_NODES_AT + 4], "big")
+        first = MANY_NODES_AT + 4 + nodes * bus.NODE_ID_BYTES
+        return [message[at : at + bus.JOB_ID_BYTES] for at in range(first, len(message), bus.REFERENCE_BYTES)]
+    if kind not in bus.RECORD_TYPES:
+        return []
+    decoded = bus.decode(message)
+    return [record[4:44] for record in bus.cut_records(decoded)] if decoded is not None else []
 
 
 def state_of(machine: Machine, job_id: bytes) -> int:
-    """Give the state of a job on a node."""
+    """Return the state of a job on a node."""
     job = machine.node.jobs.get(job_id)
     return NONE if job is None else job.state

@@ -146,7 +146,7 @@ class SimDisk:
     # What the journal uses.
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Give a file's bytes in pieces."""
+        """Return a file's bytes in pieces."""
         data = self.content(name)
         for at in range(0, len(data), READ_BYTES):
             yield data[at : at + READ_BYTES]
@@ -185,7 +185,7 @@ class SimDisk:
         return sorted(self._files)
 
     def content(self, name: str) -> bytes:
-        """Give what can be read of a file; FileNotFoundError if there is none."""
+        """Return what can be read of a file; FileNotFoundError if there is none."""
         if name not in self._files:
             raise FileNotFoundError(name)
         return bytes(self._files[name].data)
@@ -195,7 +195,7 @@ class SimDisk:
         self._files[name] = _Content(data, len(data))
 
     def holds(self, name: str, data: bytes, synced: bool) -> bool:
-        """Tell whether some bytes are in a file, or even in the part of it that is safe."""
+        """Whether some bytes are in a file, or even in the part of it that is safe."""
         content = self._files.get(name)
         if content is None:
             return False
@@ -203,14 +203,14 @@ class SimDisk:
         return at >= 0 and (not synced or at + len(data) <= content.synced)
 
     def process_crash(self) -> SimDisk:
-        """Give the disk as a killed process leaves it."""
+        """Return the disk as a killed process leaves it."""
         left = SimDisk()
         left._boot = self._boot
         left._files = {name: content.copy() for name, content in self._files.items()}
         return left
 
     def crash(self, random: Random, keep: Keep = "none") -> SimDisk:
-        """Give the disk as a power loss may leave it."""
+        """Return the disk as a power loss may leave it."""
         left = SimDisk()
         left._boot = self._boot + 1
         for name, content in self._files.items():
@@ -218,7 +218,7 @@ class SimDisk:
         return left
 
     def fail_writes(self, errno: int, after_bytes: int = 0) -> None:
-        """Take so many bytes more, then fail every write."""
+        """Accept this number of bytes, then fail every write."""
         self._write_errno = errno
         self._room_bytes = after_bytes
 
@@ -233,7 +233,7 @@ class SimDisk:
     # What its files use.
 
     def take(self, wanted: int) -> int:
-        """Tell how many bytes of a write there is room for; OSError if none."""
+        """Return how many bytes of a write there is room for; OSError if none."""
         if not self._write_errno:
             return wanted
         if not self._room_bytes:
@@ -243,7 +243,7 @@ class SimDisk:
         return taken
 
     def sync_failure(self) -> OSError | None:
-        """Give the error of a sync, if it is to fail."""
+        """Return the error of a sync, if it is to fail."""
         return OSError(self._sync_errno, "the simulated disk can't sync") if self._sync_errno else None
 
 

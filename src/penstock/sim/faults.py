@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.sim.kinds import ALL, KINDS, NOBODY
+from penstock.sim.fault_kinds import ALL, KINDS, NOBODY
 from penstock.sim.plan import Fault, Plan
 from penstock.sim.timeline import MS
 
@@ -60,11 +60,11 @@ class Faults:
             self._end(span)
 
     def paused(self) -> list[bytes]:
-        """Give the queues that are paused now."""
+        """Return the queues that are paused now."""
         return [span.state for span in self.active if span.fault.kind == "pause"]
 
     def drained(self, index: int, since_us: int) -> bool:
-        """Tell whether a machine was to hand its jobs over at any time since."""
+        """Whether a machine was to hand its jobs over at any time since."""
         return any(
             span.fault.kind.startswith("drain")
             and span.state.index == index
@@ -73,7 +73,7 @@ class Faults:
         )
 
     def untouched(self, since_us: int) -> list[int]:
-        """Give the machines that nothing has disturbed since a time; none, if something concerned all of them."""
+        """Return the machines without a fault since a time; none, if a fault concerned all of them."""
         touched: set[int] = set()
         for span in self.spans:
             if span.ended_us and span.ended_us < since_us:

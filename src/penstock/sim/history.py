@@ -12,7 +12,7 @@ from typing import NamedTuple
 FIRM, WEAK = "firm", "weak"  # of acks: the node knew the job; it keeps the ack of a job that it doesn't know
 
 
-class Terms(NamedTuple):
+class AddOptions(NamedTuple):
     """What a producer asked for."""
 
     replicate: int
@@ -58,6 +58,7 @@ class JobFacts:
         "lost_in_message",
         "lost_on",
         "machine",
+        "moves",
         "nacked_us",
         "not_before_us",
         "number",
@@ -69,7 +70,7 @@ class JobFacts:
         "was_late",
     )
 
-    def __init__(self, number: int, queue: bytes, body: bytes, terms: Terms, machine: int, sent_us: int) -> None:
+    def __init__(self, number: int, queue: bytes, body: bytes, terms: AddOptions, machine: int, sent_us: int) -> None:
         self.number = number
         self.queue = queue
         self.body = body
@@ -83,6 +84,7 @@ class JobFacts:
         self.deliveries: list[Delivery] = []
         self.acks: list[Ack] = []
         self.ack_everywhere_us = 0  # when no node had the job any more, since all holders had confirmed its ack
+        self.moves: list[tuple[int, JobFacts]] = []  # when somebody asked to move it, and to what
         self.nacked_us = 0
         self.was_late = False  # the last nack came after its retry time
         self.has_twin = False  # so it was queued twice, by its retry and by the nack, and only one of them has come
@@ -121,7 +123,7 @@ class History:
         self.by_id: dict[bytes, JobFacts] = {}
         self.open: dict[bytes, JobFacts] = {}  # by id: some node may still hold it
 
-    def sent(self, queue: bytes, body: bytes, terms: Terms, machine: int, now_us: int) -> JobFacts:
+    def sent(self, queue: bytes, body: bytes, terms: AddOptions, machine: int, now_us: int) -> JobFacts:
         """Note that a producer asked for a job."""
         job = JobFacts(len(self.jobs), queue, body, terms, machine, now_us)
         self.jobs.append(job)

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import Config
-from penstock.broker.core.gossip import Line
+from penstock.broker.core.gossip import LinkInfo
 from penstock.broker.core.jobs import GONE
 from penstock.broker.core.membership import Peer, cluster_from_text
 from penstock.broker.core.node import Node
 from penstock.sim.coverage import NONE, job_ids, state_of, type_of
 from penstock.sim.disk import Keep, SimDisk
-from penstock.sim.network import Bus, Link, cut_messages
+from penstock.sim.network import Bus, SimLink, cut_messages
 from penstock.sim.timeline import MS, SECOND
 from penstock.wire import bus
 
 if TYPE_CHECKING:
-    from penstock.sim.connection import Connection
+    from penstock.sim.connection import SimConnection
     from penstock.sim.world import World
 
 PORT = 7711
@@ -73,9 +73,9 @@ class Machine:
         self.copies: dict[bytes, bool] = {}  # of jobs that its last process had: whether they are on its disk
         self.acked: set[bytes] = set()  # jobs that were acked in its last process
         self.turn_us = 0  # how long turns last: what arrives meanwhile shares one
-        self.inbound: list[Link] = []
-        self.connections: dict[Connection, None] = {}
-        self.replied: dict[Connection, None] = {}  # who was sent something in this turn
+        self.inbound: list[SimLink] = []
+        self.connections: dict[SimConnection, None] = {}
+        self.replied: dict[SimConnection, None] = {}  # connections that were sent something in this turn
         self._held: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()  # what waits while it is stopped
         self._turn_wanted = self._turn_planned = False
         self._timer_at = 0
@@ -149,6 +149,7 @@ class Machine:
         self.handed = set()
         self.bus = Bus(self.world.network, self)
         self.broker = Broker(config, self, self.disk, self._clock, self._wall, self._entropy, self.node_id)
+        self.broker.node.events = self.world.events
         self._next_ms = self.broker.node.timers.next_ms
         if self.nodes_conf:
             self.node.take_cluster(cluster_from_text(self.nodes_conf, self.node.now_ms))
@@ -160,7 +161,7 @@ class Machine:
         self.is_loading = config.appendonly
         if config.appendonly:
             self.broker.persistence.loading = True
-            self.broker.reguard()
+            self.broker.refresh_checks()
             self._timeline.after(1 + self._random.randrange(20 * MS), self._load, self.life)
         else:
             self.world.loaded(self)
@@ -276,26 +277,30 @@ class Machine:
             self._held.append((act, args))
         return self.is_stopped
 
-    def receive(self, src: Machine, line: Line, data: bytes) -> None:
+    def receive(self, src: Machine, line: LinkInfo, data: bytes) -> None:
         """Take messages from the network."""
         if self.is_stopped:
             self._held.append((self.receive, (src, line, data)))
             return
         messages = cut_messages(data)
         self.world.arrives(self, src, messages)
-        if messages[0][13] < FIRST_ABOUT_JOBS:
+        if messages[-1][13] < FIRST_ABOUT_JOBS:  # a new link may bring a PING, and jobs behind it
             self.run(self.broker.receive, line, messages)
             return
-        self.world.promises.inside.hears(self, messages)
-        before = [(job_id, state_of(self, job_id)) for message in messages for job_id in job_ids(message)]
-        self.unflushed += [job_id for job_id, _ in before]
+        self.world.promises.node_checks.hears(self, messages)
+        ids = [job_id for message in messages for job_id in job_ids(message)]
+        if not ids:  # jobs are asked for
+            self.run(self.broker.receive, line, messages)
+            return
+        before = [(job_id, state_of(self, job_id)) for job_id in ids]
+        self.unflushed += ids
         self.run(self.broker.receive, line, messages)
         for job_id, state in before:
             now = state_of(self, job_id)
             if now != state:
                 self.world.coverage.change(state, GONE if now == NONE else now)
         if len(messages) == 1 and type_of(data) == bus.QUEUED:
-            self.world.promises.inside.contests(self, src, before)
+            self.world.promises.node_checks.contests(self, src, before)
 
     def link_opened(self, peer: Peer) -> None:
         """A link of ours is there."""
@@ -308,14 +313,14 @@ class Machine:
             self.world.promises.unsent(self, peer.id)
             self.run(self.broker.link_lost, peer)
 
-    def request(self, connection: Connection, requests: list[list[bytes]]) -> None:
+    def request(self, connection: SimConnection, requests: list[list[bytes]]) -> None:
         """Take requests from a client; those for a process that is gone reach nobody."""
         if connection.life != self.life or not self.is_up:
             return
         if not self._hold(self.request, connection, requests):
             self.run(connection.serve, self.broker, requests)
 
-    def disconnect(self, connection: Connection) -> None:
+    def disconnect(self, connection: SimConnection) -> None:
         """Take the end of a connection from a client."""
         if connection in self.connections and not self._hold(self.disconnect, connection):
             del self.connections[connection]
@@ -323,7 +328,7 @@ class Machine:
                 self.run(self.broker.disconnect, connection.client)
 
     def command(self, *words: bytes | str | int) -> Any:
-        """Run a command of an operator; gives the reply, or None if the process can't answer."""
+        """Run a command of an operator; return the reply, or None if the process can't answer."""
         return self.world.operator.ask(self, _words(words))
 
     def insist(self, *words: bytes | str | int) -> None:
@@ -331,11 +336,11 @@ class Machine:
         self.world.operator.insist(self, _words(words))
 
     def knows(self, other: Machine) -> bool:
-        """Tell whether another machine's node is part of the cluster for this one."""
+        """Whether another machine's node is part of the cluster for this one."""
         return self.is_up and other.node_id in self.node.cluster.ids
 
     def has_paused(self, queue: bytes) -> bool:
-        """Tell whether a queue is paused here."""
+        """Whether a queue is paused here."""
         known = self.node.queues.by_name.get(queue) if self.is_up else None
         return known is not None and bool(known.pause)
 
@@ -435,7 +440,7 @@ class Machine:
         """DEBUG RESTART: not asked for here."""
 
     def apply(self, directive: str, value: object) -> None:
-        """CONFIG SET of what concerns the process: there is none."""
+        """No directive concerns the process here."""
 
     def facts(self) -> dict[str, object]:
         """INFO: nothing to tell."""

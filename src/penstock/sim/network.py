@@ -1,12 +1,12 @@
 """The simulated network: links between machines, and what faults do to messages on them.
 
 A link is opened by one machine and carries its messages there, and answers back, in order. As with TCP: a connection
-to a host without a process is refused, one to a host that is off or cut off hears nothing; what is under way to a
-process dies with it, and who sends on such a link hears that it is gone, if the network lets that through.
+to a host without a process is refused, one to a host that is off or cut off gets no answer; messages on their way to a
+process are lost when it dies, and a sender on such a link is told that it is closed, if the network lets that through.
 
-Faults are rules that are in force for a while: loss, duplication, reordering and delay of single messages, and pairs of
-machines between which nothing passes. What meets such a pair is lost, or, where the rule says so, tried again until it
-passes or its link is closed, as TCP does.
+Faults are rules that hold for some time: loss, duplication, reordering and delay of single messages, and pairs of
+machines between which nothing passes. A message between such a pair is lost, or, where the rule says so, retried until
+it passes or its link is closed, as TCP does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.broker.core.gossip import Line
+from penstock.broker.core.gossip import LinkInfo
 from penstock.broker.core.membership import Peer
 from penstock.sim.timeline import MS
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LATENCY_US = 100
 JITTER_US = 400
+DUPLICATE_MS_MAX = 4000  # a second one comes up to this much later: what came with the first may be gone by then
 RESEND_US = 200 * MS  # what is held back by a partition is tried again after this, and some chance
 
 
@@ -37,7 +38,7 @@ class Rule(NamedTuple):
     members: frozenset[int]  # of machines: messages from or to them; empty means all
 
 
-class Link:
+class SimLink:
     """One connection, from the machine that opened it to another."""
 
     __slots__ = (
@@ -53,8 +54,8 @@ class Link:
         self.is_open = False
         self.forth_at = self.back_at = 0  # arrival of the last message
         self.held: dict[bool, list[bytes]] = {False: [], True: []}  # forth, back: waits for a cut to end
-        self.forth: Line | None = None  # as the receiver sees it
-        self.back: Line | None = None  # as the opener sees it
+        self.forth: LinkInfo | None = None  # as the receiver sees it
+        self.back: LinkInfo | None = None  # as the opener sees it
 
 
 class Bus:
@@ -63,14 +64,14 @@ class Bus:
     def __init__(self, network: Network, machine: Machine) -> None:
         self._network = network
         self._machine = machine
-        self.links: dict[Peer, Link] = {}
+        self.links: dict[Peer, SimLink] = {}
 
     def connect(self, peer: Peer) -> None:
         """Begin to open a link."""
         dst = self._network.find(peer.ip, peer.port)
         if dst is None or dst is self._machine:
             return  # nobody has that address: no answer comes
-        link = self.links[peer] = Link(self._machine, dst, peer)
+        link = self.links[peer] = SimLink(self._machine, dst, peer)
         self._network.open(link)
 
     def disconnect(self, peer: Peer) -> None:
@@ -125,19 +126,19 @@ class Network:
                 del self._cuts[pair]
 
     def is_cut(self, src: Machine, dst: Machine) -> bool:
-        """Tell whether nothing passes from one machine to another."""
+        """Whether nothing passes from one machine to another."""
         return bool(self._cuts) and (src.index, dst.index) in self._cuts
 
     # Opening and losing links.
 
-    def open(self, link: Link) -> None:
+    def open(self, link: SimLink) -> None:
         """Send the first packet of a connection."""
         self._timeline.after(self._latency(), self._knock, link)
 
     def _latency(self) -> int:
         return LATENCY_US + int(self._random.random() * JITTER_US)
 
-    def _knock(self, link: Link) -> None:
+    def _knock(self, link: SimLink) -> None:
         src, dst = link.src, link.dst
         if not dst.has_power or self.is_cut(src, dst) or self.is_cut(dst, src):
             return
@@ -145,33 +146,33 @@ class Network:
             self._timeline.after(self._latency(), self.reset, link)
             return
         link.dst_life = dst.life
-        link.forth = Line(None, src.ip, dst.ip, partial(self._reply, link))
-        link.back = Line(link.peer, dst.ip, src.ip, partial(self.send, link, back=False))
+        link.forth = LinkInfo(None, src.ip, dst.ip, partial(self._reply, link))
+        link.back = LinkInfo(link.peer, dst.ip, src.ip, partial(self.send, link, back=False))
         dst.inbound.append(link)
         self._timeline.after(self._latency(), self._opened, link)
 
-    def _reply(self, link: Link, data: bytes) -> None:
+    def _reply(self, link: SimLink, data: bytes) -> None:
         self.send(link, data, True)
 
-    def is_current(self, link: Link) -> bool:
-        """Tell whether the one who opened a link still has it."""
+    def is_current(self, link: SimLink) -> bool:
+        """Whether the machine that opened a link still has it."""
         src = link.src
         return src.is_up and src.life == link.src_life and src.bus.links.get(link.peer) is link
 
-    def _opened(self, link: Link) -> None:
+    def _opened(self, link: SimLink) -> None:
         if self.is_current(link):
             link.is_open = True
             link.src.link_opened(link.peer)
 
-    def reset(self, link: Link) -> None:
-        """Tell the one who opened a link that it is gone."""
+    def reset(self, link: SimLink) -> None:
+        """Report to the machine that opened a link that it is closed."""
         if self.is_current(link) and not self.is_cut(link.dst, link.src):
             link.is_open = False
             del link.src.bus.links[link.peer]
             link.src.link_lost(link.peer)
 
     def process_died(self, machine: Machine) -> None:
-        """Tell those who have links to a process that it is gone, where its host lives."""
+        """Report to the machines with links to a process that it is gone, if its host still runs."""
         links, machine.inbound = machine.inbound, []
         if machine.has_power:
             for link in links:
@@ -179,7 +180,7 @@ class Network:
 
     # Messages.
 
-    def send(self, link: Link, data: bytes, back: bool) -> None:
+    def send(self, link: SimLink, data: bytes, back: bool) -> None:
         """Take messages on a link, towards where it leads or back."""
         at_us = self._timeline.now_us + LATENCY_US + int(self._random.random() * JITTER_US)
         if self.rules or self._cuts:
@@ -193,7 +194,7 @@ class Network:
             link.forth_at = at_us = max(at_us, link.forth_at + 1)
             self._timeline.at(at_us, self._arrive, link, data)
 
-    def _send_disturbed(self, link: Link, data: bytes, back: bool, at_us: int) -> None:
+    def _send_disturbed(self, link: SimLink, data: bytes, back: bool, at_us: int) -> None:
         src, dst = (link.dst, link.src) if back else (link.src, link.dst)
         arrive = self._arrive_back if back else self._arrive
         cuts = self._cuts.get((src.index, dst.index))
@@ -232,13 +233,13 @@ class Network:
                 link.forth_at = late_us = max(late_us, link.forth_at + 1)
             self._timeline.at(late_us, arrive, link, message)
             for _ in range(copies - 1):
-                self._timeline.at(late_us + int(chance() * 2000) * MS, arrive, link, message)
+                self._timeline.at(late_us + int(chance() * DUPLICATE_MS_MAX) * MS, arrive, link, message)
 
-    def _send_later(self, link: Link, back: bool) -> None:
+    def _send_later(self, link: SimLink, back: bool) -> None:
         wait_us = RESEND_US + int(self._random.random() * RESEND_US)
         self._timeline.after(wait_us, self._send_again, link, back)
 
-    def _send_again(self, link: Link, back: bool) -> None:
+    def _send_again(self, link: SimLink, back: bool) -> None:
         src, dst = (link.dst, link.src) if back else (link.src, link.dst)
         is_current = link.is_open and self.is_current(link)
         if is_current and (src.index, dst.index) in self._cuts:
@@ -251,7 +252,7 @@ class Network:
             else:
                 self.drop(data)
 
-    def _arrive(self, link: Link, data: bytes) -> None:
+    def _arrive(self, link: SimLink, data: bytes) -> None:
         dst = link.dst
         if dst.is_up and dst.life == link.dst_life:
             assert link.forth is not None
@@ -261,7 +262,7 @@ class Network:
         if dst.has_power:
             self._timeline.after(LATENCY_US, self.reset, link)
 
-    def _arrive_back(self, link: Link, data: bytes) -> None:
+    def _arrive_back(self, link: SimLink, data: bytes) -> None:
         if link.is_open and self.is_current(link):
             assert link.back is not None
             link.src.receive(link.dst, link.back, data)

@@ -6,8 +6,8 @@ from typing import Any
 
 import hiredis
 
-from penstock.sim.connection import Actor, Connection, Script, Words
-from penstock.sim.history import JobFacts, Terms
+from penstock.sim.connection import Actor, Script, SimConnection, Words
+from penstock.sim.history import AddOptions, JobFacts
 from penstock.sim.machine import Machine
 from penstock.sim.timeline import MS, SECOND
 
@@ -25,7 +25,7 @@ class Producer(Actor):
 
     def script(self) -> Script:
         """Add jobs now and then, and change the node sometimes."""
-        connection: Connection | None = None
+        connection: SimConnection | None = None
         while True:
             yield self.between(*PAUSES_US)
             if self.world.is_over:
@@ -43,12 +43,12 @@ class Producer(Actor):
             jobs, requests = self._requests(connection.machine)
             waiting = iter(jobs)
 
-            def note(connection: Connection, words: Words, reply: Any, waiting: Any = waiting) -> None:
+            def note(connection: SimConnection, words: Words, reply: Any, waiting: Any = waiting) -> None:
                 self._note(connection, words, reply, waiting)
 
             yield self.ask(connection, requests, note, self.choose(PATIENCE_US))
 
-    def _note(self, connection: Connection, words: Words, reply: Any, waiting: Any) -> None:
+    def _note(self, connection: SimConnection, words: Words, reply: Any, waiting: Any) -> None:
         added = self.world.promises.added
         if words[0] == b"ADDJOB":
             added(next(waiting), connection, reply)
@@ -77,13 +77,15 @@ class Producer(Actor):
             requests.append([b"ADDJOB", queue, jobs[-1].body, b"%d" % terms.timeout_ms, *_options(terms)])
         return jobs, requests
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> AddOptions:
         retry_s = self.choose(RETRIES_S)
         replicate = 1 if not retry_s else 1 + self.pick(min(3, self.world.setup.nodes))
         ttl_s = self.choose(TTLS_S)
-        return Terms(replicate, retry_s, self.choose(DELAYS_S), ttl_s, self.pick(100) < 15, self.choose(TIMEOUTS_MS))
+        return AddOptions(
+            replicate, retry_s, self.choose(DELAYS_S), ttl_s, self.pick(100) < 15, self.choose(TIMEOUTS_MS)
+        )
 
-    def _job(self, machine: Machine, queue: bytes, terms: Terms) -> JobFacts:
+    def _job(self, machine: Machine, queue: bytes, terms: AddOptions) -> JobFacts:
         history = self.world.promises.history
         size = 2000 if self.pick(40) == 0 else self.pick(60)
         body = b"%d:" % len(history.jobs) + self.random.randbytes(size)
@@ -93,7 +95,7 @@ class Producer(Actor):
         return job
 
 
-def _options(terms: Terms) -> Words:
+def _options(terms: AddOptions) -> Words:
     options = [b"REPLICATE", b"%d" % terms.replicate, b"RETRY", b"%d" % terms.retry_s]
     if terms.delay_s:
         options += [b"DELAY", b"%d" % terms.delay_s]

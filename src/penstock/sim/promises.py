@@ -17,18 +17,21 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
+from penstock.broker.core.acks import is_handover
 from penstock.broker.core.jobs import ACKED, ACTIVE, DELIVERED, GONE, QUEUED, WAIT_REPL
-from penstock.broker.core.removal import is_handover
 from penstock.sim.causes import UNEXPLAINED, duplicate_cause, loss_excuse
 from penstock.sim.coverage import NONE
 from penstock.sim.history import FIRM, WEAK, Ack, Delivery, History, JobFacts
-from penstock.sim.inside import Inside, packed
 from penstock.sim.machine import AOF, OFF
+from penstock.sim.movers import check_moves, has_moved
+from penstock.sim.node_checks import NodeChecks, packed
 from penstock.sim.timeline import MS, SECOND
 from penstock.wire.record import decode_record
 
 if TYPE_CHECKING:
-    from penstock.sim.connection import Connection
+    from collections.abc import Iterator
+
+    from penstock.sim.connection import SimConnection, Words
     from penstock.sim.machine import Machine
     from penstock.sim.world import World
 
@@ -41,7 +44,7 @@ class Promises:
     def __init__(self, world: World) -> None:
         self._world = world
         self.history = History()
-        self.inside = Inside(world, self.history)
+        self.node_checks = NodeChecks(world, self.history)
         self.causes: dict[str, int] = {}
         self.excuses: dict[str, int] = {}
         self._tokens: set[tuple[int, int]] = set()
@@ -49,13 +52,13 @@ class Promises:
 
     # Producers.
 
-    def added(self, job: JobFacts, connection: Connection, reply: Any) -> None:
+    def added(self, job: JobFacts, connection: SimConnection, reply: Any) -> None:
         """Note the answer to an add."""
         if isinstance(reply, hiredis.ReplyError):
             job.refused = str(reply)
             if job.refused.startswith("ERR"):
                 self._world.fail("protocol", f"an add was answered with {reply}: {job}")
-            self.inside.check_refused(job, connection.machine)
+            self.node_checks.check_refused(job, connection.machine)
             return
         if not connection.is_open:
             return
@@ -75,18 +78,34 @@ class Promises:
             held += here or other.ended_us >= job.sent_us
             held += here and other.replaced_us >= job.sent_us  # the node that was there before it had one, too
             if not here and self._world.faults.drained(other.index, job.sent_us):  # its operator wanted it so
-                held += other is machine or other.index in self.inside.confirmed.get(job.id, ())
+                held += other is machine or other.index in self.node_checks.confirmed.get(job.id, ())
         if held < job.terms.replicate and not any(d.at_us for d in job.deliveries):
             self._world.fail("P1", f"{held} nodes have a copy when the producer is told: {job}")
         record = machine.node.jobs.get(job.id)
         if machine.policy != OFF and record is not None and record.state != ACKED:
-            if not self.inside.is_safe(machine, job.id):
+            if not self.node_checks.is_safe(machine, job.id):
                 self._world.fail("P1", f"the producer is told before the journal has it: {job}")
 
     # Consumers.
 
+    def fetched(self, connection: SimConnection, words: Words, reply: Any) -> Iterator[tuple[JobFacts, int, bool]]:
+        """Note the jobs of a GETJOB's reply: each that is known, its token (or 0), and whether it was leased."""
+        lease_us = int(words[words.index(b"LEASE") + 1]) * MS if b"LEASE" in words else 0
+        for queue, job_id, body, *rest in reply or ():
+            token = int(rest[0]) if lease_us else 0
+            job = self.delivered(connection, queue, job_id, body, token, lease_us, b"")
+            if job is not None:
+                yield job, token, lease_us > 0
+
     def delivered(
-        self, connection: Connection, queue: bytes, job_id: bytes, body: bytes, token: int, lease_us: int, claim: bytes
+        self,
+        connection: SimConnection,
+        queue: bytes,
+        job_id: bytes,
+        body: bytes,
+        token: int,
+        lease_us: int,
+        claim: bytes,
     ) -> JobFacts | None:
         """Note a delivery."""
         world = self._world
@@ -99,7 +118,8 @@ class Promises:
         delivery = Delivery(now_us, machine.index, machine.life, token, lease_us, claim, connection.is_open)
         if token:
             self._check_token(machine, token, job)
-        if claim and any(d.claim == claim and d.life == machine.life for d in job.deliveries):
+        is_held = claim and not job.nacked_us
+        if is_held and any(d.claim == claim and d.life == machine.life for d in job.deliveries):
             job.not_before_us = (
                 now_us + lease_us - machine.turn_us - 5 * MS
             )  # the same jobs again, under the same key, with a new lease
@@ -113,7 +133,7 @@ class Promises:
             if not cause:
                 world.fail("P3", f"an add that was refused is delivered: {job}")
         if not job.terms.retry_s:
-            self.inside.check_delivered_once(machine, job)
+            self.node_checks.check_delivered_once(machine, job)
         self._set_not_before(job, delivery)
         job.deliveries.append(delivery)
         return job
@@ -173,7 +193,7 @@ class Promises:
                 return
         self._world.fail("P8", f"delivered at {self._world.timeline.now_us / 1e6:.3f} by n{machine.index}: {job}")
 
-    def acked(self, connection: Connection, job: JobFacts, was_known: bool) -> None:
+    def acked(self, connection: SimConnection, job: JobFacts, was_known: bool) -> None:
         """Note the answer to an ack."""
         if not connection.is_open:
             return
@@ -191,7 +211,7 @@ class Promises:
                 return  # a leaving node, or a job that is delivered once: nobody keeps it
         job.acks.append(Ack(self._world.timeline.now_us, machine.index, machine.life, strength))
 
-    def claim_acked(self, connection: Connection, jobs: list[JobFacts], count: int) -> None:
+    def claim_acked(self, connection: SimConnection, jobs: list[JobFacts], count: int) -> None:
         """Note the answer to the ack of a claim: all of its jobs, or it can't be told which."""
         if count == len(jobs):
             for job in jobs:
@@ -214,7 +234,7 @@ class Promises:
         if now_us < job.not_before_us:  # later, another node may have queued it already
             job.not_before_us = max(job.not_before_us, now_us + by_us - JITTER_US)
 
-    def used_token(self, connection: Connection, job: JobFacts, token: int, status: str) -> None:
+    def used_token(self, connection: SimConnection, job: JobFacts, token: int, status: str) -> None:
         """Note what became of an ack, nack or extension by token."""
         if status != "OK":
             return
@@ -308,7 +328,7 @@ class Promises:
                 alive.update(machine.copies)
                 machine.states = {}
                 continue
-            self.inside.look(machine)
+            self.node_checks.look(machine)
             states: dict[bytes, int] = {}
             find = machine.node.jobs.get
             for job_id in jobs:
@@ -336,7 +356,7 @@ class Promises:
             if old & 7 != state & 7:
                 change(old & 7, state & 7)
             if old != NONE and not self._may_have_expired(self.history.by_id[job_id]):  # else it may be a new record
-                self.inside.check_job_counters(machine, job_id, old, state)
+                self.node_checks.check_job_counters(machine, job_id, old, state)
         for job_id, state in before.items():
             if job_id not in after:
                 change(state & 7, GONE)
@@ -361,18 +381,30 @@ class Promises:
                 state = "queued" if record.state == QUEUED else "active"
                 self._world.fail("P6", f"still {state} on n{machine.index} when all should have drained: {job}")
 
+    def is_settled(self) -> bool:
+        """Whether no node has a job that anything can still happen to, and all of them know of each other."""
+        return all(
+            machine.is_up
+            and not machine.is_loading
+            and not machine.node.acked
+            and self.node_checks.is_whole(machine)
+            and all(record.state == ACTIVE and not record.rules.retry_s for record in machine.node.jobs)
+            for machine in self._world.machines
+        )
+
     def check_end(self) -> None:
         """Check what must hold when all is over."""
         for job in self.history.jobs:
-            if job.told_us and not job.deliveries:
+            if job.told_us and not job.deliveries and not has_moved(job):
                 excuse = loss_excuse(self._world, job, "lost")
                 self.excuses[excuse] = self.excuses.get(excuse, 0) + 1
                 if not excuse:
                     self._world.fail("P1", f"never delivered: {job}")
+        check_moves(self._world)
         for machine in self._world.machines:
             if not machine.is_up:
                 continue
-            self.inside.check_end(machine)
+            self.node_checks.check_end(machine)
             for record in machine.node.jobs:
                 if record.state == ACKED:
                     known = self.history.by_id.get(record.id)

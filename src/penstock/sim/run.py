@@ -6,15 +6,18 @@ import gc
 from contextlib import suppress
 from typing import NamedTuple
 
+from penstock.broker.core.node import EventsPort
 from penstock.sim.connection import Actor
-from penstock.sim.consumers import Consumer
-from penstock.sim.kinds import draw_plan
+from penstock.sim.consumers import SimConsumer
+from penstock.sim.fault_kinds import draw_plan
 from penstock.sim.machine import PORT, ProcessEnds
-from penstock.sim.plan import Plan
+from penstock.sim.movers import SimMover
+from penstock.sim.plan import END_MS, HEAL_MS, WAVE_MS, Plan, draw_setup
 from penstock.sim.producers import Producer
-from penstock.sim.setup import END_MS, HEAL_MS, WAVE_MS, draw_setup
 from penstock.sim.timeline import MS, SECOND
 from penstock.sim.world import Enough, Violation, World
+
+SETTLE_US = 4 * SECOND  # between two looks at whether anything can still happen
 
 
 class Result(NamedTuple):
@@ -33,18 +36,28 @@ class Result(NamedTuple):
     trace: list[str]
 
 
-def simulate(seed: int, plan: Plan | None = None, trace: bool = False, is_brief: bool = False) -> Result:
-    """Run a seed, with the faults drawn from it or with those given; a brief run ends at its first violation."""
+def simulate(
+    seed: int,
+    plan: Plan | None = None,
+    trace: bool = False,
+    is_brief: bool = False,
+    events: EventsPort | None = None,
+    movers: int = 0,
+) -> Result:
+    """Run a seed, with the faults drawn from it or with those given; a brief run ends at its first violation.
+
+    `events` is told what happens to jobs on all nodes. `movers` clients move jobs from queue to queue.
+    """
     setup = draw_setup(seed)
     plan = draw_plan(setup) if plan is None else plan
     was_on = gc.isenabled()
     gc.disable()  # a run makes many long-lived objects; what it leaves behind is collected at its end
     try:
-        world = World(setup, plan, trace, is_brief)
+        world = World(setup, plan, trace, is_brief, events)
         try:
             with suppress(Enough):
-                _play(world)
-        except ProcessEnds as end:  # would end the process that runs many of these, which would wait for it for ever
+                _play(world, movers)
+        except ProcessEnds as end:  # would end the process that runs many of these, which would wait for it forever
             raise AssertionError(f"seed {seed}: a process ended where nobody expects it") from end
         history = world.promises.history
         return Result(
@@ -66,11 +79,12 @@ def simulate(seed: int, plan: Plan | None = None, trace: bool = False, is_brief:
             gc.collect()
 
 
-def _play(world: World) -> None:
+def _play(world: World, movers: int) -> None:
     setup, timeline = world.setup, world.timeline
     _form(world)
     actors: list[Actor] = [Producer(world, f"producer {number}") for number in range(setup.producers)]
-    actors += [Consumer(world, f"consumer {number}") for number in range(setup.consumers)]
+    actors += [SimConsumer(world, f"consumer {number}") for number in range(setup.consumers)]
+    actors += [SimMover(world, f"mover {number}") for number in range(movers)]
     for actor in actors:
         timeline.at(2 * SECOND, actor.begin)
     timeline.at(SECOND, world.look)
@@ -85,7 +99,7 @@ def _play(world: World) -> None:
             machine.start()
     timeline.after(SECOND, world.mend_cluster)
     timeline.after(setup.node_timeout_ms * MS, world.mend_cluster)
-    timeline.run((HEAL_MS + setup.drain_ms) * MS)
+    _run_until_settled(world, (HEAL_MS + setup.drain_ms) * MS)
     world.promises.check_drained(HEAL_MS * MS)
     wave_us = timeline.now_us
     world.is_producing = True
@@ -93,11 +107,22 @@ def _play(world: World) -> None:
     timeline.run(wave_us + WAVE_MS * MS)
     world.is_producing = False
     world.is_calm = True
-    timeline.run(wave_us + (WAVE_MS + setup.drain_ms) * MS)
+    _run_until_settled(world, wave_us + (WAVE_MS + setup.drain_ms) * MS)
     world.promises.check_drained(timeline.now_us)
     world.is_over = True
-    timeline.run(END_MS * MS)
+    _run_until_settled(world, END_MS * MS)
     world.promises.check_end()
+
+
+def _run_until_settled(world: World, until_us: int) -> None:
+    """Let time pass up to then, or until nothing can happen any more.
+
+    Two looks in a row must find that: a job may be on its way, and on no node.
+    """
+    timeline, settled = world.timeline, 0
+    while timeline.now_us < until_us and settled < 2:
+        timeline.run(min(timeline.now_us + SETTLE_US, until_us))
+        settled = settled + 1 if world.promises.is_settled() else 0
 
 
 def _form(world: World) -> None:

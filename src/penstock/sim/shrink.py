@@ -30,10 +30,10 @@ def shrink(plan: Plan, breaks: Breaks) -> Plan:
     return plan
 
 
-def shrink_seed(seed: int, plan: Plan, promise: str) -> Plan:
+def shrink_seed(seed: int, plan: Plan, promise: str, movers: int = 0) -> Plan:
     """Find the fewest faults with which a seed still breaks the same promise."""
 
     def breaks(candidate: Plan) -> bool:
-        return any(violation.promise == promise for violation in simulate(seed, candidate).violations)
+        return any(violation.promise == promise for violation in simulate(seed, candidate, movers=movers).violations)
 
     return shrink(plan, breaks)

@@ -65,7 +65,7 @@ class Digest:
             self._buffer.clear()
 
     def hexdigest(self) -> str:
-        """Give the hash so far."""
+        """Return the hash so far."""
         self._hash.update(self._buffer)
         self._buffer.clear()
         return self._hash.hexdigest()

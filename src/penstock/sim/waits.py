@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.core.exchange import Guests
-from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_AGAIN_MS, POLL_MS_MAX, REPEAT_MS
+from penstock.broker.core.federation import LOOKED_AT_MAX, POLL_AGAIN_MS, POLL_MS_MAX, REPEAT_MS, Guests
 from penstock.broker.core.jobs import ACTIVE, IMPORTED, QUEUED, Job
 from penstock.broker.core.queues import PAUSED_OUT, Queue
-from penstock.sim.inside import linked_ms
+from penstock.sim.node_checks import linked_ms
 from penstock.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
-    from penstock.sim.connection import Connection
+    from penstock.sim.connection import SimConnection
     from penstock.sim.history import JobFacts
     from penstock.sim.machine import Machine
     from penstock.sim.world import World
@@ -49,7 +48,7 @@ class Waits:
     def __init__(self, world: World) -> None:
         self._world = world
         self._heads: dict[Key, tuple[bytes, int]] = {}  # the first job of a queue, and since when somebody waits for it
-        self._polls: dict[Connection, Poll] = {}
+        self._polls: dict[SimConnection, Poll] = {}
         self._given_back: dict[bytes, tuple[JobFacts, int]] = {}  # and when
         self._guests: dict[tuple[int, bytes], tuple[Guests | None, int]] = {}  # machine and job: since when it is there
 
@@ -89,9 +88,11 @@ class Waits:
                 continue
             for machine in machines:
                 queue = _open_queue(machine, name)
-                head = next(queue.oldest(1), None) if queue is not None else None
+                if queue is None or not queue.length:
+                    continue
+                head = next(queue.oldest(1))
                 near = next((other for other in waiting if _are_linked(machine, other)), None)
-                if head is None or near is None:
+                if near is None:
                     continue
                 key = (machine.index, machine.life, name)
                 before, since_us = self._heads.get(key, (b"", 0))
@@ -127,7 +128,7 @@ class Waits:
         for machine in machines:
             for name in world.queues:
                 queue = machine.node.queues.by_name.get(name)
-                if queue is None:
+                if queue is None or not queue.length:
                     continue
                 came = queue.exchange.guests if queue.exchange is not None else []
                 for job in queue.oldest(LOOKED_AT_MAX):
@@ -143,7 +144,7 @@ class Waits:
                         world.fail("P10", f"{job.id!r} came to n{machine.index}, is not fetched and does not leave")
         self._guests = guests
 
-    def polled(self, connection: Connection, names: list[bytes], is_empty: bool) -> None:
+    def polled(self, connection: SimConnection, names: list[bytes], is_empty: bool) -> None:
         """Note the answer to a client that asks for jobs of these queues and doesn't wait."""
         world, here = self._world, connection.machine
         before = self._polls.pop(connection, None)
@@ -190,7 +191,7 @@ def _are_linked(machine: Machine, other: Machine) -> bool:
 def _first_to_move(machine: Machine, name: bytes) -> Job | None:
     """Return the job that a call on another node brings there, unless a client here is about to fetch it."""
     queue = _open_queue(machine, name)
-    if queue is None:
+    if queue is None or not queue.length:
         return None
     exchange, now_ms = queue.exchange, machine.node.now_ms
     if exchange is not None and exchange.polled_ms and now_ms - exchange.polled_ms < 2 * POLL_MS_MAX:

@@ -6,14 +6,14 @@ import traceback
 from random import Random
 from typing import NamedTuple
 
-from penstock.sim.connection import Connection, Operator
-from penstock.sim.coverage import Coverage
+from penstock.broker.core.node import EventsPort
+from penstock.sim.connection import Operator, SimConnection
+from penstock.sim.coverage import RunCoverage
 from penstock.sim.faults import Faults
 from penstock.sim.machine import OFF, PORT, Machine
 from penstock.sim.network import Network
-from penstock.sim.plan import Plan
+from penstock.sim.plan import Plan, Setup
 from penstock.sim.promises import Promises
-from penstock.sim.setup import Setup
 from penstock.sim.timeline import MS, Digest, Timeline
 from penstock.sim.waits import Waits
 from penstock.wire import bus
@@ -41,12 +41,20 @@ class Enough(BaseException):
 class World:
     """One run."""
 
-    def __init__(self, setup: Setup, plan: Plan, trace: bool = False, is_brief: bool = False) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        plan: Plan,
+        trace: bool = False,
+        is_brief: bool = False,
+        events: EventsPort | None = None,
+    ) -> None:
         self.setup = setup
+        self.events = events  # of all nodes together
         self._is_brief = is_brief
         self.timeline = Timeline()
         self.digest = Digest()
-        self.coverage = Coverage()
+        self.coverage = RunCoverage()
         self.violations: list[Violation] = []
         self.trace: list[str] | None = [] if trace else None
         self.queues = QUEUES
@@ -61,7 +69,7 @@ class World:
         self.operator = Operator(self)
         self.promises = Promises(self)
         self.waits = Waits(self)
-        self.network.watch = self.promises.inside.sends
+        self.network.watch = self.promises.node_checks.sends
         self.network.unsent = self.promises.unsent
         for _ in range(setup.nodes):
             self.add_machine()
@@ -83,7 +91,7 @@ class World:
     # What operators do.
 
     def introduce(self, machine: Machine) -> None:
-        """Let all others meet a node, once it has loaded its jobs: who has forgotten it takes it from nobody else."""
+        """Let all others meet a node, once it has loaded its jobs: nodes that forgot it ignore gossip about it."""
         self.timeline.after(INTRODUCED_US, self._introduce, machine, machine.life)
 
     def _introduce(self, machine: Machine, life: int) -> None:
@@ -145,22 +153,25 @@ class World:
             note(machine.mark, message)
             count(message)
         if self.trace is not None:
-            from penstock.sim.words import describe  # noqa: PLC0415 - only a traced run needs it
-
             for message in messages:
-                self.say(f"n{src.index} -> n{machine.index} {describe(self, message)}")
+                self.say(f"n{src.index} -> n{machine.index} {self._text(message)}")
+
+    def _text(self, message: bytes) -> str:
+        from penstock.sim.report import describe  # noqa: PLC0415 - which imports this module
+
+        return describe(self, message)
 
     def ticks(self, machine: Machine) -> None:
         """Note a timer."""
         self.digest.note(machine.mark, self.timeline.now_us.to_bytes(8, "big"))
 
-    def replies(self, connection: Connection, data: bytes) -> None:
+    def replies(self, connection: SimConnection, data: bytes) -> None:
         """Note replies to a client."""
         self.digest.note(b"r%d" % connection.number, data)
         if self.trace is not None:
             self.say(f"n{connection.machine.index} => c{connection.number} {data[:300]!r}")
 
-    def asks(self, connection: Connection, requests: list[list[bytes]]) -> None:
+    def asks(self, connection: SimConnection, requests: list[list[bytes]]) -> None:
         """Note requests of a client."""
         if self.trace is not None:
             for words in requests:
@@ -170,9 +181,7 @@ class World:
         """Note a message that the network lost."""
         kind = int.from_bytes(message[12:14], "big")
         if self.trace is not None:
-            from penstock.sim.words import describe  # noqa: PLC0415 - only a traced run needs it
-
-            self.say(f"lost: {describe(self, message)}")
+            self.say(f"lost: {self._text(message)}")
         if kind in bus.RECORD_TYPES:
             decoded = bus.decode(message)
             if decoded is not None:

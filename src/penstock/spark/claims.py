@@ -5,6 +5,10 @@ in steps (`batch_size`), and each step is a claim; the offset says how many ther
 
     {"run": …, "seq": 3, "queue": "mail", "store": "redis://host:6379/0", "steps": 4}
 
+With the option `fetch=driver` the driver reads the jobs, and they go to the tasks with their partitions. With
+`fetch=executors` it reads only those of the first step, for their size, and claims the others unread: each claim is a
+partition, and its task reads the jobs by the claim's key. So bodies neither pass the driver nor Java on their way in.
+
 Nodes of the original Disque have no claims. There the jobs are listed in the offset:
 
     {"run": …, "seq": 3, "held": {NODE: ["D-…", "D-… 1 0", …]}}
@@ -37,13 +41,14 @@ from penstock.errors import CallerError, LeaseLost
 from penstock.job import Mark, StoredJob
 from penstock.queues.blocking import Job, Queue, Store, connect
 from penstock.queues.capabilities import require
-from penstock.spark.batch_size import Backlog, BatchSteps
+from penstock.spark.batch_size import Backlog, BatchSteps, EvenSteps
 from penstock.spark.errors import retry_while_unreachable
 from penstock.spark.lease_keeper import LeaseKeeper
-from penstock.spark.settings import Settings
+from penstock.spark.settings import EXECUTORS, QuerySettings
 
 OWNERS_QUEUE = "__penstock_owners__"
 STEPS = "steps"  # in an offset: the number of claims of its batch, if there are more than one
+BEFORE = "before"  # in an offset that was claimed ahead: the number of claims of the batch before, which is acked later
 HELD = "held"  # in an offset: its jobs, on nodes without claims
 JOBS_MAX = 5_000  # in one offset: some 220 KB
 ELSEWHERE_S = 2.0  # until jobs that are queued on another node are moved to the one that is asked
@@ -53,7 +58,7 @@ Offset = dict[str, Any]
 log = logging.getLogger("penstock.spark")
 
 
-def open_batches(settings: Settings) -> ClaimedBatches | OffsetBatches:
+def open_batches(settings: QuerySettings) -> ClaimedBatches | OffsetBatches:
     """Return what holds the jobs of a query's batches in this store."""
     store: Store = connect(settings.url, lease=settings.lease_s)
     retry_while_unreachable(store.open)
@@ -71,15 +76,35 @@ def claim_keys(offset: Offset) -> list[str]:
     return [_claim_key(offset, step) for step in range(offset.get(STEPS, 1))]
 
 
+def _unfinished_keys(offset: Offset, finished: int | None) -> list[str]:
+    """Return the keys of the claims that end with a batch: with those of the batch before, if they may not be ended."""
+    keys = claim_keys(offset) if offset["seq"] else []
+    if BEFORE in offset and (finished is None or finished < offset["seq"] - 1):
+        keys = claim_keys({"run": offset["run"], "seq": offset["seq"] - 1, STEPS: offset[BEFORE]}) + keys
+    return keys
+
+
 def _claim_key(offset: Offset, step: int) -> str:
     return f"spark:{offset['run']}:{offset['seq']}" + (f":{step}" if step else "")
+
+
+def _steps(settings: QuerySettings) -> BatchSteps | EvenSteps:
+    if settings.settling_tasks is not None:
+        return EvenSteps(settings.settling_tasks, settings.partition_jobs)
+    return BatchSteps(settings.batch_bytes, settings.partition_jobs if settings.fetch == EXECUTORS else None)
+
+
+def read_claim(queue: Queue, key: str, count: int, settings: QuerySettings) -> list[StoredJob]:
+    """Return the jobs of a claim; if it doesn't exist, make it with up to `count` jobs."""
+    jobs = retry_while_unreachable(lambda: queue.claim(key, count, lease=settings.lease_s))
+    return [job.stored for job in jobs]
 
 
 @dataclass(slots=True)
 class ClaimedJobs:
     """The jobs of a claim, and when their leases were extended last."""
 
-    jobs: list[StoredJob]
+    jobs: list[StoredJob] | None  # None: left unread
     count: int  # that the claim still had then
     extended: tuple[float, float] = field(default_factory=lambda: (time.monotonic(), time.time()))
 
@@ -92,7 +117,7 @@ class ClaimedJobs:
 class ClaimedBatches:
     """The batches of one query as claims in its store, in the driver's process."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: QuerySettings, store: Store) -> None:
         self._settings = settings
         self.store = store
         self.queue: Queue = store.queue(settings.queue)
@@ -100,7 +125,7 @@ class ClaimedBatches:
         self.leases_lost = 0
         self._open: dict[int, dict[str, ClaimedJobs]] = {}  # by number: the jobs of each claim
         self._finished: int | None = None
-        self._steps = BatchSteps(settings.batch_bytes)
+        self._steps = _steps(settings)
         self._owner: Job | None = None
         self._lost_owner = False
         self._has_recovered = False
@@ -137,14 +162,20 @@ class ClaimedBatches:
         return held[0]
 
     def finish(self, offset: Offset) -> None:
-        """Ack a batch that Spark has logged as done."""
+        """End the claims of a batch that Spark has logged as done: its jobs are acked.
+
+        Where its tasks have settled them, none is left; one that is left all the same goes back to its queue.
+        """
         if offset["seq"] == self._finished:
             return  # Spark asks again and again while there are no jobs
-        for key in claim_keys(offset) if offset["seq"] else []:
-            acked = retry_while_unreachable(partial(self.queue.ack_claim, key))
+        if offset["seq"]:
+            self._steps.finished()
+        end = self.queue.ack_claim if self._settings.settling_tasks is None else self.queue.nack_claim
+        for key in _unfinished_keys(offset, self._finished):
+            acked = retry_while_unreachable(partial(end, key))
             with self._lock:
                 held = self._open.get(offset["seq"], {}).get(key)
-                if held is not None and acked:  # else it was acked before, as by a listener
+                if held is not None and acked and self._settings.settling_tasks is None:  # else it was acked before
                     self._count_lost(held, acked)
         self._finished = offset["seq"]
         with self._lock:
@@ -156,66 +187,92 @@ class ClaimedBatches:
         if self._has_recovered:
             return False
         self._has_recovered = True
-        found: dict[str, list[StoredJob]] = {}
-        while jobs := self._claim(_claim_key(offset, len(found)), 0):
-            found[_claim_key(offset, len(found))] = jobs
+        found: dict[str, ClaimedJobs] = {}
+        while (claimed := self._claim(_claim_key(offset, len(found)), 0)).count:
+            found[_claim_key(offset, len(found))] = claimed
         if found:
             self._hold(offset, found)
         return bool(found)
 
-    def begin(self, offset: Offset, count: int) -> list[StoredJob]:
-        """Claim jobs for the next batch."""
-        self._steps.begin()
+    def begin(self, offset: Offset, count: int) -> int:
+        """Claim jobs for the next batch; return how many it has."""
+        self._steps.begin(count)
         wanted = self._steps.next(count)
-        jobs = self._first(_claim_key(offset, 0), wanted)
-        found: dict[str, list[StoredJob]] = {}
-        while jobs:
-            found[_claim_key(offset, len(found))] = jobs
-            count -= len(jobs)
-            self._steps.took(jobs)
-            is_all = len(jobs) < wanted
-            wanted = 0 if is_all else self._steps.next(max(0, count))
-            jobs = self._claim(_claim_key(offset, len(found)), wanted) if wanted else []
+        claimed = self._first(_claim_key(offset, 0), wanted)
+        found: dict[str, ClaimedJobs] = {}
+        left = count
+        while claimed.count:
+            found[_claim_key(offset, len(found))] = claimed
+            left -= claimed.count
+            if claimed.jobs is None or isinstance(self._steps, EvenSteps):
+                self._steps.took_unread(claimed.count)
+            else:
+                self._steps.took(claimed.jobs)
+            is_all = claimed.count < wanted
+            wanted = 0 if is_all else self._steps.next(max(0, left))
+            if not wanted:
+                break
+            claimed = self._claim(_claim_key(offset, len(found)), wanted)
         if found and wanted:  # the last claim got nothing, or only jobs that had no tries left
             retry_while_unreachable(lambda: self.queue.nack_claim(_claim_key(offset, len(found))))
         if found:
             self._hold(offset, found)
-        return [job for some in found.values() for job in some]
+        return count - left
 
-    def _first(self, key: str, count: int) -> list[StoredJob]:
-        """Return the first jobs of a batch."""
+    def _first(self, key: str, count: int) -> ClaimedJobs:
+        """Return the first jobs of a batch: read, where their size says how many more fit."""
         ready_before = 0
         while True:
-            jobs = self._claim(key, count)
-            ready = self.backlog.poll() if count and not jobs else 0
+            claimed = self._read(key, count) if self._settings.settling_tasks is None else self._claim(key, count)
+            ready = self.backlog.poll() if count and not claimed.count else 0
             if not ready or ready == ready_before:
-                return jobs
-            # The key is an old one, or got only jobs that had no tries left: it would never give a job.
+                return claimed
+            # The key is an old one, or got only jobs that had no tries left: it would never return a job.
             ready_before = ready
             retry_while_unreachable(lambda: self.queue.nack_claim(key))
 
-    def _claim(self, key: str, count: int) -> list[StoredJob]:
-        jobs = retry_while_unreachable(lambda: self.queue.claim(key, count, lease=self._settings.lease_s))
-        return [job.stored for job in jobs]
+    def _claim(self, key: str, count: int) -> ClaimedJobs:
+        if self._settings.fetch != EXECUTORS:
+            return self._read(key, count)
+        lease_s = self._settings.lease_s
+        return ClaimedJobs(None, retry_while_unreachable(lambda: self.queue.claim_unread(key, count, lease=lease_s)))
+
+    def _read(self, key: str, count: int) -> ClaimedJobs:
+        jobs = read_claim(self.queue, key, count, self._settings)
+        return ClaimedJobs(jobs, len(jobs))
+
+    def unread(self, offset: Offset) -> list[list[str]] | None:
+        """Return the keys of the claims that each partition of a batch reads; None if the driver reads the jobs.
+
+        The first claim is a small one, so it goes with the second.
+        """
+        if self._settings.fetch != EXECUTORS:
+            return None
+        if self._settings.settling_tasks is not None:
+            return [[key] for key in self._claims_of(offset)]
+        first, *others = ([key] for key in self._claims_of(offset))
+        return [first + others[0], *others[1:]] if others else [first]
 
     def jobs_of(self, offset: Offset) -> dict[str, list[StoredJob]]:
         """Return the jobs of a batch by their claims: from memory, or from the store after a restart."""
+        return {key: one.jobs or [] for key, one in self._claims_of(offset).items()}
+
+    def _claims_of(self, offset: Offset) -> dict[str, ClaimedJobs]:
         self.check_owner(offset)
         with self._lock:
             held = self._open.get(offset["seq"])
         if held is None:
             # With 0, the claim gets no other jobs for those that are gone.
             held = self._hold(offset, {key: self._claim(key, 0) for key in claim_keys(offset)})
-        return {key: one.jobs for key, one in held.items()}
-
-    def _hold(self, offset: Offset, jobs: dict[str, list[StoredJob]]) -> dict[str, ClaimedJobs]:
-        if len(jobs) > 1:
-            offset[STEPS] = len(jobs)
-        held = {key: ClaimedJobs(some, len(some)) for key, some in jobs.items()}
-        with self._lock:
-            self._open[offset["seq"]] = held
-        self._lease_keeper.start()
         return held
+
+    def _hold(self, offset: Offset, claims: dict[str, ClaimedJobs]) -> dict[str, ClaimedJobs]:
+        if len(claims) > 1:
+            offset[STEPS] = len(claims)
+        with self._lock:
+            self._open[offset["seq"]] = claims
+        self._lease_keeper.start()
+        return claims
 
     def _extend_leases(self, store: Store) -> None:
         """Extend the leases of all open batches."""
@@ -239,11 +296,11 @@ class ClaimedBatches:
         letters, or were acked.
         """
         gone = held.count - count
-        if gone > 0 and held.age_s >= self._settings.lease_s:
+        if self._settings.settling_tasks is None and gone > 0 and held.age_s >= self._settings.lease_s:
             self.leases_lost += gone
             log.warning(
                 "the leases of %d jobs of %s ended before they could be extended, and other workers have taken the "
-                "jobs: they are processed twice. Give the option lease more than %g seconds",
+                "jobs: they are processed twice. Set the option lease to more than %g seconds",
                 gone,
                 self._settings.queue,
                 self._settings.lease_s,
@@ -285,7 +342,7 @@ class OffsetBatches:
 
     leases_lost = 0  # such nodes don't report it
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: QuerySettings, store: Store) -> None:
         self._settings = settings
         self.store = store
         self.queue: Queue = store.queue(settings.queue)
@@ -323,11 +380,14 @@ class OffsetBatches:
         """Return False: jobs that were reserved and never logged can't be found."""
         return False
 
-    def begin(self, offset: Offset, count: int) -> list[StoredJob]:
-        """Reserve jobs for the next batch, and list them in its offset."""
+    def unread(self, offset: Offset) -> None:
+        """Return None: the driver reads the jobs, since an offset has no key for a task to read them by."""
+
+    def begin(self, offset: Offset, count: int) -> int:
+        """Reserve jobs for the next batch, and list them in its offset; return how many it has."""
         found: dict[str, StoredJob] = {}  # a job that came back meanwhile may come twice
         wanted = min(count, JOBS_MAX)
-        self._steps.begin()
+        self._steps.begin(wanted)
         while left := self._steps.next(wanted - len(found)):
             more = retry_while_unreachable(partial(self.queue.reserve_many, left, 0))
             if not more and not found and retry_while_unreachable(self.queue.size):
@@ -340,7 +400,7 @@ class OffsetBatches:
         if jobs:
             offset[HELD] = held_of(jobs)
             self._hold(offset, jobs)
-        return jobs
+        return len(jobs)
 
     def jobs_of(self, offset: Offset) -> dict[str, list[StoredJob]]:
         """Return the jobs of a batch: from memory, or after a restart those that it still has."""

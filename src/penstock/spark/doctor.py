@@ -64,14 +64,14 @@ print(json.dumps(found))
 """
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """The result of one check."""
 
     is_ok: bool
     text: str
 
 
-def findings(url: str | None = None) -> Iterator[Finding]:
+def findings(url: str | None = None) -> Iterator[Diagnosis]:
     """Yield the result of each check; with a URL, also of the store."""
     yield from _packages()
     yield from _spark_home()
@@ -82,20 +82,20 @@ def findings(url: str | None = None) -> Iterator[Finding]:
         yield from _store(url)
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     for name, (first, end) in VERSIONS.items():
         try:
             import_module(name)
             found = version("pyspark-client") if name == "pyspark" and not _is_installed(name) else version(name)
         except ImportError as problem:
-            yield Finding(False, f"{name} can't be imported: {problem}. {INSTALL}")
+            yield Diagnosis(False, f"{name} can't be imported: {problem}. {INSTALL}")
             continue
         numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
         if numbers < first or (end is not None and numbers >= end):
             wanted = f"{_dotted(first)} or newer" + ("" if end is None else f", below {_dotted(end)}")
-            yield Finding(False, f"{name} must be {wanted}, got {found}. {INSTALL}")
+            yield Diagnosis(False, f"{name} must be {wanted}, got {found}. {INSTALL}")
         else:
-            yield Finding(True, f"{name} {found}")
+            yield Diagnosis(True, f"{name} {found}")
 
 
 def _dotted(numbers: tuple[int, ...]) -> str:
@@ -110,7 +110,7 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-def _spark_home() -> Iterator[Finding]:
+def _spark_home() -> Iterator[Diagnosis]:
     """Spark's Java part is taken from SPARK_HOME if it is set, and must fit its Python part."""
     home = os.environ.get("SPARK_HOME")
     if not home or not _is_installed("pyspark"):
@@ -118,40 +118,42 @@ def _spark_home() -> Iterator[Finding]:
     jars = [jar.stem for jar in Path(home, "jars").glob("spark-core_*.jar")]
     mine = version("pyspark")
     if not jars:
-        yield Finding(False, f"SPARK_HOME must have the jars of Spark, got {home}: unset it, and pyspark uses its own")
+        yield Diagnosis(
+            False, f"SPARK_HOME must have the jars of Spark, got {home}: unset it, and pyspark uses its own"
+        )
     elif not jars[0].endswith(f"-{mine}"):
-        yield Finding(False, f"SPARK_HOME must have the version of pyspark, {mine}, got {jars[0]} in {home}")
+        yield Diagnosis(False, f"SPARK_HOME must have the version of pyspark, {mine}, got {jars[0]} in {home}")
     else:
-        yield Finding(True, f"SPARK_HOME={home}")
+        yield Diagnosis(True, f"SPARK_HOME={home}")
 
 
-def _java() -> Finding:
+def _java() -> Diagnosis:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
         try:
             packaged = packaged_home()
         except MissingExtra:
-            return Finding(False, HINT)
+            return Diagnosis(False, HINT)
         text = (
             "Java is installed only as a package, which penstock spark and local_session() find. For a session of your "
         )
-        return Finding(False, f"{text}own, set JAVA_HOME={packaged}")
+        return Diagnosis(False, f"{text}own, set JAVA_HOME={packaged}")
     where = f"JAVA_HOME={home}" if home else java
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=PROBE_S_MAX)
     except (OSError, subprocess.TimeoutExpired) as problem:
-        return Finding(False, f"{where} has no Java that can be started ({problem}): correct it, or unset JAVA_HOME")
+        return Diagnosis(False, f"{where} has no Java that can be started ({problem}): correct it, or unset JAVA_HOME")
     said = (done.stderr or done.stdout).strip().partition("\n")[0]
     release = re.search(r'version "(?:1\.)?(\d+)', said)
     if done.returncode or release is None:
-        return Finding(False, f"{where}: java -version must print a version, got {said!r}")
+        return Diagnosis(False, f"{where}: java -version must print a version, got {said!r}")
     if int(release[1]) < OLDEST:
-        return Finding(False, f"{where}: Java must be {OLDEST} or newer, got {release[1]}. {INSTALL_JAVA}")
-    return Finding(True, f"Java {release[1]} ({where})")
+        return Diagnosis(False, f"{where}: Java must be {OLDEST} or newer, got {release[1]}. {INSTALL_JAVA}")
+    return Diagnosis(True, f"Java {release[1]} ({where})")
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[Diagnosis]:
     """Check the Python that runs sources and sinks, on the driver and on executors: the first of these variables."""
     names = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
     name, command = next(((name, os.environ[name]) for name in names if os.environ.get(name)), ("PATH", "python3"))
@@ -167,7 +169,7 @@ def _python() -> Iterator[Finding]:
         )
         found = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as problem:
-        yield Finding(False, f"{begin} can't be started ({type(problem).__name__}). {remedy}")
+        yield Diagnosis(False, f"{begin} can't be started ({type(problem).__name__}). {remedy}")
         return
     mine = {"python": _dotted(sys.version_info[:2]), "penstock": version("penstock")}
     for package in ("penstock", "pyarrow"):
@@ -175,36 +177,36 @@ def _python() -> Iterator[Finding]:
             text = (
                 f"{begin} can't import {package} ({found[f'{package} problem']}): it would not find the format penstock"
             )
-            yield Finding(False, f"{text} (DATA_SOURCE_NOT_FOUND). {remedy}")
+            yield Diagnosis(False, f"{text} (DATA_SOURCE_NOT_FOUND). {remedy}")
             return
     for name in ("python", "penstock"):
         if found[name] != mine[name]:
-            yield Finding(False, f"{begin} must have {name} {mine[name]}, as here, got {found[name]}. {remedy}")
+            yield Diagnosis(False, f"{begin} must have {name} {mine[name]}, as here, got {found[name]}. {remedy}")
             return
-    yield Finding(True, f"Python {found['python']} with penstock {found['penstock']} ({where})")
+    yield Diagnosis(True, f"Python {found['python']} with penstock {found['penstock']} ({where})")
 
 
-def _host_name() -> Iterator[Finding]:
+def _host_name() -> Iterator[Diagnosis]:
     if os.environ.get("SPARK_LOCAL_IP"):
         return
     name = socket.gethostname()
     try:
         socket.gethostbyname(name)
     except OSError as problem:
-        yield Finding(
+        yield Diagnosis(
             False, f"Spark can't resolve the name of this machine, {name} ({problem}). Set SPARK_LOCAL_IP=127.0.0.1"
         )
 
 
-def _store(url: str) -> Iterator[Finding]:
+def _store(url: str) -> Iterator[Diagnosis]:
     try:
         check_use({"url": url}, "read")
         path = connect(url).place.partition(":")[2]
         if parse(url, {})[0].scheme == "sqlite" and not Path(path).exists():  # opening it would create it
-            yield Finding(True, f"{url}: the file doesn't exist yet; the first push creates it")
+            yield Diagnosis(True, f"{url}: the file doesn't exist yet; the first push creates it")
             return
         with connect(url) as store:
             lacks = [f"no {what} ({LACKING[what]})" for what in LACKING if what not in store.capabilities]
-            yield Finding(True, f"{store.url} answers" + (": it has " + ", ".join(lacks) if lacks else ""))
+            yield Diagnosis(True, f"{store.url} answers" + (": it has " + ", ".join(lacks) if lacks else ""))
     except PenstockError as problem:
-        yield Finding(False, str(problem))
+        yield Diagnosis(False, str(problem))

@@ -50,6 +50,11 @@ def retry_while_unreachable(
             time.sleep(OUTAGE_PAUSE_S)
 
 
+def is_in_worker() -> bool:
+    """Whether this process is a worker of Spark: it runs data sources, and reports their errors."""
+    return os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
+
+
 def without_traceback(decorated: AnyClass) -> AnyClass:
     """Decorate a class: its public methods hide the traceback of errors of ours, where a worker of Spark runs them."""
     for name, method in list(vars(decorated).items()):
@@ -82,7 +87,7 @@ def _hidden_traceback() -> Iterator[None]:
         yield
     except PenstockError:
         # Read by the worker when it reports an error, after which it ends.
-        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        if is_in_worker():
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 

@@ -1,7 +1,7 @@
 """Filter pushdown: the parts of a query's WHERE that the store evaluates itself.
 
 Spark passes on the parts of a condition, joined by AND, that it can express: `state = 'ready'`, `tries > 3`, `id IN
-(...)`. A batch read uses those that its store supports (`compares` of the driver), and always states and queues. Spark
+(...)`. A batch read uses those that its store supports (`Store.compares`), and always states and queues. Spark
 checks all of them again, so a store only ever leaves out rows that the query would drop.
 
 It is used only with the option `pushdown`. Spark has it off by default, rejects a reader that supports it while it is
@@ -40,7 +40,7 @@ SIGNS: dict[type[Filter], str] = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """What the filters leave of a batch read; None is everything."""
 
     states: frozenset[str] | None = None
@@ -49,9 +49,9 @@ class Choice(NamedTuple):
     limits: tuple[Limit, ...] = ()
 
 
-def choice_of(filters: Iterable[Filter], compares: frozenset[str], all_states: frozenset[str]) -> Choice:
+def selection_of(filters: Iterable[Filter], compares: frozenset[str], all_states: frozenset[str]) -> Selection:
     """Return what the filters choose, as far as the store can do it."""
-    chosen = Choice()
+    chosen = Selection()
     for one in filters:
         if isinstance(one, Not):
             if isinstance(one.child, EqualTo) and one.child.attribute == ("state",):
@@ -79,7 +79,7 @@ def _values(one: Filter) -> tuple[str, frozenset[Any] | None]:
     return one.attribute[0], texts if is_text else None
 
 
-def _meet(chosen: Choice, name: str, values: frozenset[str]) -> Choice:
+def _meet(chosen: Selection, name: str, values: frozenset[str]) -> Selection:
     """Return a choice with one more condition on a column."""
     before: frozenset[str] | None = getattr(chosen, name)
     changed: dict[str, Any] = {name: values if before is None else before & values}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from penstock.errors import PenstockError
 from penstock.queues.blocking import Store, connect
-from penstock.spark.settings import Settings
+from penstock.spark.settings import QuerySettings
 
 RETRY_S = 2.0  # after leases could not be extended
 STOP_S = 5.0  # that an extension under way gets when the query stops
@@ -26,7 +26,7 @@ log = logging.getLogger("penstock.spark")
 class LeaseKeeper:
     """Calls `extend` again and again, from `start` to `stop`."""
 
-    def __init__(self, settings: Settings, extend: Extend, first_s: float) -> None:
+    def __init__(self, settings: QuerySettings, extend: Extend, first_s: float) -> None:
         self._settings = settings
         self._extend = extend
         self._first_s = first_s

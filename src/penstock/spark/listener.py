@@ -1,7 +1,7 @@
 """Acks the last batch of queries that end by `trigger(once=True)` or `query.stop()`.
 
 A stream acks a batch when Spark asks it for the next one. A query that ends without asking again leaves the jobs of its
-last batch reserved, though they are done: the next start from the same checkpoint acks them; if there is none, they are
+last batch reserved, though they are done: the next start from the same checkpoint acks them; without one they are
 delivered again when their lease ends. Spark reports a batch after it has logged it as done, so a listener can ack it,
 too.
 

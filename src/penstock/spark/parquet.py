@@ -11,7 +11,7 @@ folder is never written again:
 
     no folder, or one without _SUCCESS    it is written; jobs in it were never acked
     it has the jobs of the batch          it is kept: the batch is run again, after a crash
-    it has other jobs                     the batch goes into the folder of another run: run=RUN-2
+    it has other jobs                     those that it lacks go into the folder of another run: run=RUN-2
 
 A query that runs for long makes many small folders. `merge` merges old ones into one, which is named after the last of
 them. It is first written to a folder of its own; then a plan lists which folders it replaces. A merge that was killed
@@ -73,6 +73,11 @@ def to_parquet(
             place = f"{directory}/run={run}" + (f"-{attempt}" if attempt > 1 else "")
             if write_batch(chosen, place, number, merge_small=merge_small):
                 return
+            # It may have some of them: those of an earlier call with a part of the batch.
+            known = _ids_in(batch.sparkSession, _path_of(place, number))
+            chosen = chosen.join(known, "id", "left_anti").select(*chosen.columns)
+            if chosen.isEmpty():
+                return
 
     return write
 
@@ -98,7 +103,7 @@ def write_batch(rows: DataFrame, directory: str, number: int, *, merge_small: bo
     here = local_path(directory)
     if here is not None:
         finish_merge(here)
-    folder = f"{directory}/batch={number}" if here is None else str(_folder_of(here, number))
+    folder = _path_of(directory, number)
     state = _folder_state(rows, folder)
     if state is _FolderState.OTHERS:
         return False
@@ -110,6 +115,16 @@ def write_batch(rows: DataFrame, directory: str, number: int, *, merge_small: bo
     if merge_small and here is not None and number and number % MERGE_EVERY == 0:
         merge(here, number)
     return True
+
+
+def _path_of(directory: str, number: int) -> str:
+    here = local_path(directory)
+    return f"{directory}/batch={number}" if here is None else str(_folder_of(here, number))
+
+
+def _ids_in(spark: SparkSession, folder: str) -> DataFrame:
+    """Return the ids of the jobs in a folder."""
+    return spark.read.schema("id string").parquet(folder)
 
 
 class _FolderState(Enum):
@@ -130,14 +145,14 @@ def _folder_state(rows: DataFrame, folder: str) -> _FolderState:
         return _FolderState.NEW
     if not (is_there(spark, f"{folder}/{FINISHED}") if here is None else (here / FINISHED).exists()):
         return _FolderState.SAME if rows.isEmpty() else _FolderState.NEW
-    known = spark.read.schema("id string").parquet(folder)
-    return _FolderState.SAME if rows.join(known, "id", "left_anti").isEmpty() else _FolderState.OTHERS
+    return _FolderState.SAME if rows.join(_ids_in(spark, folder), "id", "left_anti").isEmpty() else _FolderState.OTHERS
 
 
 def is_there(spark: SparkSession, path: str) -> bool:
     """Whether a path exists, in any file system that Spark knows. It may have wildcards."""
     try:
-        return bool(spark.read.text(path).columns)
+        # Named twice, as Spark logs a warning with a stack trace when a single path is missing.
+        return bool(spark.read.text([path, path]).columns)
     except AnalysisException:
         return False
 

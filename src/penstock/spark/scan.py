@@ -19,17 +19,16 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock import Capability
 from penstock.errors import CallerError
-from penstock.job import JobState
-from penstock.queues import registry
+from penstock.job import LIVE, JobState
 from penstock.queues.blocking import Store, connect
 from penstock.queues.capabilities import require
 from penstock.queues.dead_letter import FROM_QUEUE
 from penstock.queues.options import parse
 from penstock.queues.scan import Part, Rows, Same, Wanted
 from penstock.spark.errors import without_traceback
-from penstock.spark.filters import Choice, choice_of
+from penstock.spark.filters import Selection, selection_of
 from penstock.spark.rows import arrow_schema, fields_of, rows_to_batch
-from penstock.spark.settings import ALL, DEAD, Settings
+from penstock.spark.settings import ALL, DEAD, QuerySettings
 
 PAGE = 5_000  # jobs fetched at a time: enough that the cost of a call doesn't count
 OWN_QUEUES = "__penstock_"  # prefix of the queues that Penstock itself uses
@@ -46,10 +45,10 @@ class TaskPart(NamedTuple):
 class QueueScan(DataSourceReader):
     """The reader of one batch read."""
 
-    def __init__(self, settings: Settings, columns: list[str]) -> None:
+    def __init__(self, settings: QuerySettings, columns: list[str]) -> None:
         self._settings = settings
         self._columns = columns
-        self._choice = Choice()
+        self._choice = Selection()
 
     def partitions(self) -> list[InputPartition]:
         _check_file(self._settings.url)
@@ -82,6 +81,8 @@ class QueueScan(DataSourceReader):
     def _wanted(self) -> Wanted:
         chosen = self._choice
         states = frozenset(state for state in self._settings.states if chosen.states is None or state in chosen.states)
+        if JobState.READY in self._settings.states and chosen.states is not None and JobState.AWAY in chosen.states:
+            states |= {JobState.READY}  # a store shows them with these; Spark leaves out what isn't wanted
         ids = None if chosen.ids is None else tuple(sorted(chosen.ids))
         return Wanted(states, fields_of(self._columns), ids, chosen.limits)
 
@@ -93,7 +94,7 @@ class QueueScan(DataSourceReader):
     def _dead_wanted(self) -> Wanted:
         """Return what to read of dead letters: all states, and the headers, which name the queue they came from."""
         wanted = self._wanted
-        return wanted._replace(states=frozenset(JobState), columns=wanted.columns | {"headers"})
+        return wanted._replace(states=frozenset(LIVE), columns=wanted.columns | {"headers"})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task_part: TaskPart | None = partition.value
@@ -102,7 +103,7 @@ class QueueScan(DataSourceReader):
         schema = arrow_schema(self._columns)
         with connect(self._settings.url) as store:
             wanted = self._wanted if task_part.dead_from is None else self._dead_wanted
-            for rows in _ahead(_pages(store, task_part.part, wanted)):
+            for rows in _ahead(store.pages(task_part.part, wanted, PAGE)):
                 shown = rows if task_part.dead_from is None else _dead(rows, task_part.dead_from)
                 if shown.count:
                     yield rows_to_batch(shown, schema)
@@ -113,9 +114,8 @@ class FilteringScan(QueueScan):
     """The reader with the option `pushdown`. Spark rejects a reader with `pushFilters` while pushdown is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        address, _, _ = parse(self._settings.url, {})
-        driver = registry.find("stores", address.scheme, "blocking")
-        self._choice = choice_of(filters, driver.compares, frozenset([*JobState, DEAD]))
+        store = connect(self._settings.url)
+        self._choice = selection_of(filters, store.compares, frozenset([*store.live_states, DEAD]))
         return filters  # Spark checks all of them again
 
 
@@ -126,16 +126,6 @@ def _check_file(url: str) -> None:
     path = connect(url).place.partition(":")[2]
     if not Path(path).exists():
         raise CallerError(f"{url} must be a file that exists, got none at {path}")
-
-
-def _pages(store: Store, part: Part, wanted: Wanted) -> Iterator[Rows]:
-    cursor: str | None = None
-    while True:
-        rows = store.scan(part, wanted, PAGE, cursor)
-        yield rows
-        cursor = rows.cursor
-        if cursor is None:
-            return
 
 
 def _ahead(pages: Iterator[Rows]) -> Iterator[Rows]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from penstock.errors import CallerError
-from penstock.job import JobState
+from penstock.job import LIVE, JobState
 from penstock.queues.options import LEASE_S_MAX, parse
 
 JOBS_PER_TRIGGER = 20_000  # enough that the cost of a batch itself (two logs, planning) hardly counts
@@ -24,7 +24,7 @@ TRIGGER_DELAY = "15m"  # as in Kafka's source
 USES = {"read": "spark.read", "stream": "spark.readStream", "write": "a writer"}
 
 
-class Option(NamedTuple):
+class QueryOption(NamedTuple):
     """The meaning of an option, and what it is for."""
 
     meaning: str
@@ -33,34 +33,44 @@ class Option(NamedTuple):
 
 # By name, as written in programs.
 OPTIONS = {
-    "url": Option("the store"),
-    "queue": Option("the queue"),
-    "queues": Option("several queues, separated by commas, or * for all that have jobs", "read"),
-    "maxJobsPerTrigger": Option("maximum number of jobs in a batch", "stream"),
-    "minJobsPerTrigger": Option("minimum number of jobs in a batch, unless maxTriggerDelay is over", "stream"),
-    "maxTriggerDelay": Option("a time such as 60s or 15m, after which a batch may have fewer jobs", "stream"),
-    "lease": Option("seconds after which the jobs of a batch are redelivered if the driver dies", "stream"),
-    "owner": Option("a fixed name for this query's claims, for recovery without its checkpoint", "stream"),
-    "runFile": Option("a file that keeps the run id of the claims, for recovery before a batch is logged", "stream"),
-    "columns": Option("only these columns, separated by commas: leaves out large bodies", "read stream"),
-    "wait": Option("seconds that one call of a stream waits for a job", "stream"),
-    "states": Option("the states of the jobs to read: ready,scheduled,reserved, or also dead", "read"),
-    "pushdown": Option("true lets the store evaluate those of a query's filters that it can", "read"),
-    "delayColumn": Option("the column with the delay of each job, in seconds", "write"),
-    "ttlColumn": Option("the column with the seconds after which each job expires", "write"),
-    "retryColumn": Option("the column with the retry time of each job, in seconds", "write"),
-    "headersColumn": Option("the column with the headers of each job, a map", "write"),
-    "uniqueColumn": Option("the column with the unique key of each job, which is added once", "write"),
-    "uniqueFor": Option("seconds that a unique key is kept after the end of its job", "write"),
-    "writeName": Option("a name that distinguishes this write from others in the same batch of a stream", "write"),
-    "rowKeyColumn": Option("a column that replaces the row in its unique key, and is not part of the job", "write"),
-    "countFile": Option("a file on the driver's machine for the number of jobs that were added", "write"),
-    "partitionJobs": Option("maximum number of jobs in a partition", "stream"),
-    "batchMegabytes": Option("maximum size of the jobs of a batch", "stream"),
-    "storeMoved": Option("true accepts a checkpoint that was written for another address of the store", "stream"),
+    "url": QueryOption("the store"),
+    "queue": QueryOption("the queue"),
+    "queues": QueryOption("several queues, separated by commas, or * for all that have jobs", "read"),
+    "maxJobsPerTrigger": QueryOption("maximum number of jobs in a batch", "stream"),
+    "minJobsPerTrigger": QueryOption("minimum number of jobs in a batch, unless maxTriggerDelay is over", "stream"),
+    "maxTriggerDelay": QueryOption("a time such as 60s or 15m, after which a batch may have fewer jobs", "stream"),
+    "lease": QueryOption("seconds after which the jobs of a batch are redelivered if the driver dies", "stream"),
+    "owner": QueryOption("a fixed name for this query's claims, for recovery without its checkpoint", "stream"),
+    "runFile": QueryOption(
+        "a file that keeps the run id of the claims, for recovery before a batch is logged", "stream"
+    ),
+    "columns": QueryOption("only these columns, separated by commas: leaves out large bodies", "read stream"),
+    "wait": QueryOption("seconds that one call of a stream waits for a job", "stream"),
+    "states": QueryOption("the states of the jobs to read: ready,scheduled,reserved, or also dead", "read"),
+    "pushdown": QueryOption("true lets the store evaluate those of a query's filters that it can", "read"),
+    "delayColumn": QueryOption("the column with the delay of each job, in seconds", "write"),
+    "ttlColumn": QueryOption("the column with the seconds after which each job expires", "write"),
+    "retryColumn": QueryOption("the column with the retry time of each job, in seconds", "write"),
+    "headersColumn": QueryOption("the column with the headers of each job, a map", "write"),
+    "uniqueColumn": QueryOption("the column with the unique key of each job, which is added once", "write"),
+    "uniqueFor": QueryOption("seconds that a unique key is kept after the end of its job", "write"),
+    "writeName": QueryOption("a name that distinguishes this write from others in the same batch of a stream", "write"),
+    "rowKeyColumn": QueryOption(
+        "a column that replaces the row in its unique key, and is not part of the job", "write"
+    ),
+    "countFile": QueryOption("a file on the driver's machine for the number of jobs that were added", "write"),
+    "partitionJobs": QueryOption("maximum number of jobs in a partition", "stream"),
+    "fetch": QueryOption(
+        "where the jobs of a batch are read: executors, or driver if only that reaches the store", "stream"
+    ),
+    "batchMegabytes": QueryOption("maximum size of the jobs of a batch", "stream"),
+    "storeMoved": QueryOption("true accepts a checkpoint that was written for another address of the store", "stream"),
 }
 _BY_SMALL_NAME = {name.lower(): name for name in OPTIONS}
 SPARKS_OWN = {"checkpointlocation"}  # options of Spark itself that are passed on to us
+DRIVER, EXECUTORS = "driver", "executors"  # where the jobs of a stream are read
+# Stores whose address is a path. Executors on other machines have no such file, so the driver reads there by default.
+FILES = ("sqlite", "fsq", "memory")
 DEAD = "dead"  # the state of dead letters in a batch read
 ALL = "*"
 # Options of a push that a column can have, each named by the option `NAMEColumn`.
@@ -71,7 +81,7 @@ _OWNER = re.compile(r"[\w.\-]{1,100}")
 
 
 @dataclass(slots=True)
-class Settings:
+class QuerySettings:
     """The options of a query. They are sent to the workers, so nothing here is a connection."""
 
     url: str
@@ -94,8 +104,12 @@ class Settings:
     row_key_column: str | None = None
     count_file: str | None = None
     partition_jobs: int = PARTITION_JOBS
+    fetch: str = DRIVER
     batch_bytes: int = BATCH_MB * MEGABYTE
     has_moved: bool = False
+    # Tasks settle their jobs one by one, and a batch has a claim for each of this number of tasks; None: Spark's log
+    # says that all jobs of a batch are done.
+    settling_tasks: int | None = None
     shown: str = field(default="")  # the URL without its password
 
 
@@ -145,7 +159,7 @@ def check_use(options: Mapping[str, Any], use: str) -> None:
         )
 
 
-def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_many: bool = False) -> Settings:
+def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_many: bool = False) -> QuerySettings:
     """Return the settings of options as Spark passes them. Unknown options are refused.
 
     With `has_many`, the option `queues` can replace `queue`.
@@ -169,14 +183,17 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
     if not words:
         raise CallerError(f"states must name some of ready, scheduled, reserved and {DEAD}, got none")
     for word in words:
-        if word not in {*JobState, DEAD}:
+        if word not in {*LIVE, DEAD}:
             raise CallerError(f"states must name some of ready, scheduled, reserved and {DEAD}, got {word!r}")
+    fetch = given.get("fetch", DRIVER if address.scheme in FILES else EXECUTORS)
+    if fetch not in (DRIVER, EXECUTORS):
+        raise CallerError(f"the option fetch must be {DRIVER} or {EXECUTORS}, got {fetch!r}")
     states = tuple(JobState(word) for word in words if word != DEAD)
     jobs_max = int(_number(given, "maxJobsPerTrigger", JOBS_PER_TRIGGER, 1, 1_000_000))
     jobs_min = int(_number(given, "minJobsPerTrigger", 0, 0, 1_000_000))
     if jobs_min > jobs_max:
         raise CallerError(f"minJobsPerTrigger must be at most maxJobsPerTrigger ({jobs_max}), got {jobs_min}")
-    return Settings(
+    return QuerySettings(
         url=given["url"],
         queue=given.get("queue", ""),
         jobs_max=jobs_max,
@@ -197,6 +214,7 @@ def read_settings(options: Mapping[str, Any], *, needs_queue: bool = True, has_m
         row_key_column=given.get("rowkeycolumn"),
         count_file=given.get("countfile"),
         partition_jobs=int(_number(given, "partitionJobs", PARTITION_JOBS, 1, 1_000_000)),
+        fetch=fetch,
         batch_bytes=int(_number(given, "batchMegabytes", BATCH_MB, 0.001, 100_000) * MEGABYTE),
         has_moved=_switch(given, "storeMoved"),
         shown=address.url,

@@ -57,7 +57,7 @@ from penstock.queues.capabilities import require
 from penstock.queues.push import NEEDS
 from penstock.spark.errors import retry_while_unreachable, without_traceback
 from penstock.spark.rows import NUMBERS, TEXTS, reader_of
-from penstock.spark.settings import PUSH_OPTIONS, Settings
+from penstock.spark.settings import PUSH_OPTIONS, QuerySettings
 
 CONTENT_COLUMNS = ("body", "payload")
 _SECONDS = ("a number of seconds", (*NUMBERS, NullType))
@@ -90,7 +90,7 @@ class _RowReader:
     A batch is read column by column: a dict for each row would cost more than everything else.
     """
 
-    def __init__(self, settings: Settings, schema: StructType) -> None:
+    def __init__(self, settings: QuerySettings, schema: StructType) -> None:
         self.settings = settings
         self.names = set(schema.names)
         self.contents = [name for name in CONTENT_COLUMNS if name in self.names]
@@ -259,7 +259,7 @@ class _NewJobCount:
 class _JobWriter:
     """Adds the rows of a task to their queues."""
 
-    def __init__(self, settings: Settings, schema: StructType) -> None:
+    def __init__(self, settings: QuerySettings, schema: StructType) -> None:
         self._settings = settings
         self._rows = _RowReader(settings, schema)
         having = connect(settings.url).capabilities
@@ -315,7 +315,7 @@ def _push(queue: Queue, jobs: list[Any], has_keys: bool) -> None:
 class QueueWriter(DataSourceArrowWriter):
     """`df.write`, also within `foreachBatch`."""
 
-    def __init__(self, settings: Settings, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, settings: QuerySettings, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise CallerError("mode must be 'append', got 'overwrite': `penstock purge` empties a queue")
         self._jobs = _JobWriter(settings, schema)
@@ -339,7 +339,7 @@ class QueueWriter(DataSourceArrowWriter):
 class QueueStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`."""
 
-    def __init__(self, settings: Settings, schema: StructType) -> None:
+    def __init__(self, settings: QuerySettings, schema: StructType) -> None:
         self._jobs = _JobWriter(settings, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AddedJobs:

@@ -4,8 +4,10 @@ Spark's offset is a run id and a number; together they are the key of a claim in
 queue and the store, so that a checkpoint is never used for others.
 
     latestOffset(start)   acks the claim of `start`, which Spark has logged as done, and makes the next one
-    partitions(…, end)    cuts the jobs of a claim into partitions; after a crash the same key gives the same jobs
-    read(partition)       needs no store: the jobs come with the partition, as Arrow; reading twice is harmless
+    partitions(start, end)
+                          cuts the jobs of a claim into partitions; after a crash the same key returns the same jobs
+    read(partition)       the jobs come with the partition, as Arrow, or are read from the store by the key of their
+                          claim (option `fetch`); reading twice is harmless
     reportLatestOffset()  is what the query's progress shows: the backlog, and the number of lost leases
 
 `commit` comes a batch late, and for the last batch of a run not at all, so nothing is acked there. A query that ends
@@ -13,41 +15,79 @@ without another `latestOffset` (`once`, `stop`) leaves its last batch to `listen
 was made right before a crash, and never logged, is found again under its key. While a batch runs its leases are
 extended (`lease_keeper`); when the process has died they end by themselves.
 
+While a batch runs, a thread does what the next `latestOffset` would do (`ahead`): it acks the batch before, and claims
+the next one, if there are jobs for a full batch, and the store claims in one step. Spark asks for the partitions of a
+batch only after it has logged the one before as done; so whoever asks for them, also after a restart, may ack that one.
+
 Delivery is at least once, and exactly once into a sink that is idempotent by batch id. After a replay, jobs that other
 workers have finished meanwhile (the query was down for longer than its lease) are missing; no others replace them.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.errors import CallerError
+from penstock.errors import CallerError, PenstockError
 from penstock.job import StoredJob
-from penstock.queues.blocking import connect
-from penstock.queues.options import parse
+from penstock.queues.blocking import Store, connect
+from penstock.queues.options import StoreURL, parse
+from penstock.spark.background import BackgroundWork
 from penstock.spark.batch_size import bytes_of, partition_slices
-from penstock.spark.claims import HELD, ClaimedBatches, Offset, OffsetBatches, open_batches
-from penstock.spark.errors import without_traceback
+from penstock.spark.claims import (
+    BEFORE,
+    HELD,
+    STEPS,
+    ClaimedBatches,
+    Offset,
+    OffsetBatches,
+    open_batches,
+    read_claim,
+)
+from penstock.spark.errors import retry_while_unreachable, without_traceback
 from penstock.spark.rows import arrow_schema, to_batch
-from penstock.spark.settings import Settings
+from penstock.spark.settings import FILES, QuerySettings
 
-FILES = ("sqlite", "fsq", "memory")  # stores whose address is a path
+log = logging.getLogger("penstock.spark")
+
+_SCHEMES = {"rediss": "redis", "disques": "disque", "postgresql": "postgres"}  # two names of one store
+# Options of a URL that say where the store is: a socket, a master of Sentinel, and what PostgreSQL's libpq knows.
+PLACE_OPTIONS = ("unix", "master", "host", "hostaddr", "port", "dbname", "service")
+_stores: dict[str, Store] = {}  # of this process, in which tasks follow one another: by URL
+
+
+class NextBatch(NamedTuple):
+    """A batch that was claimed while the one before it ran."""
+
+    start: Offset
+    end: Offset
+    partitions: list[InputPartition]
+
+
+class ClaimsToRead(NamedTuple):
+    """A partition whose jobs its task reads, by the keys of their claims."""
+
+    keys: list[str]
 
 
 def store_address(url: str) -> str:
-    """Return what identifies a store: its URL without user, password and options, with the whole path."""
+    """Return what identifies a store: its URL without user and password, with the whole path."""
     address = parse(url, {})[0]
     if address.scheme in FILES:
         return connect(url).place
-    scheme = address.scheme.partition("+")[0].replace("rediss", "redis").replace("postgresql", "postgres")
-    return f"{scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+    scheme = address.scheme.partition("+")[0]
+    options = {name: address.rest[name] for name in PLACE_OPTIONS if name in address.rest}
+    place = f"{_SCHEMES.get(scheme, scheme)}://{address.netloc.rpartition('@')[2]}{address.path}"
+    return f"{place}?{urlencode(options)}" if options else place
 
 
 def is_same_store(one: str, other: str) -> bool:
@@ -55,7 +95,7 @@ def is_same_store(one: str, other: str) -> bool:
     if one == other:
         return True
     (first, _, _), (second, _, _) = parse(one, {}), parse(other, {})
-    if (first.scheme, first.path) != (second.scheme, second.path):
+    if (first.scheme, _database(first), first.rest) != (second.scheme, _database(second), second.rest):
         return False
     return first.scheme == "disque" or any(
         host == other_host and (port == other_port or None in (port, other_port))
@@ -64,22 +104,31 @@ def is_same_store(one: str, other: str) -> bool:
     )
 
 
+def _database(address: StoreURL) -> str:
+    database = address.path.strip("/")
+    return database or "0" if address.scheme == "redis" else database
+
+
 @without_traceback
 class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one query. It is made in several processes: connections are opened when they are needed."""
 
-    def __init__(self, settings: Settings, columns: list[str]) -> None:
+    def __init__(self, settings: QuerySettings, columns: list[str]) -> None:
         self._settings = settings
         self._columns = columns
         self._address = store_address(settings.url)
         self._last: Offset = {}  # that was returned
+        self._next_batch: NextBatch | None = None  # that was returned, and whose partitions were not asked for yet
+        self._unacked: Offset | None = None  # done, and to be acked ahead
+        self._background: BackgroundWork[NextBatch | None] = BackgroundWork()
+        self._limit = settings.jobs_max
         self._budget: int | None = None
         self._batches: ClaimedBatches | OffsetBatches | None = None
         self._offset_batches: OffsetBatches | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a copy without connections, for workers."""
-        return {**self.__dict__, "_batches": None, "_offset_batches": None}
+        return {**self.__dict__, "_batches": None, "_offset_batches": None, "_next_batch": None, "_background": None}
 
     @property
     def batches(self) -> ClaimedBatches | OffsetBatches:
@@ -110,34 +159,76 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         self._check_place(start)
-        self.batches.check_owner(start)
-        self._batches_of(start).finish(start)
-        self._last = self._next(start, limit)
+        self._limit = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.jobs_max
+        self._next_batch = self._claimed_ahead(start)
+        if self._next_batch is not None:
+            self._last = self._next_batch.end
+        else:
+            self.batches.check_owner(start)
+            self._ack_unacked()
+            self._batches_of(start).finish(start)
+            self._last = self._next(start)
         return self._last
 
-    def _next(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end of the next batch; its start if there is none yet."""
+    def _claimed_ahead(self, start: Offset) -> NextBatch | None:
+        """Return the batch after `start`, if it was claimed already."""
+        try:
+            batch = self._background.take()
+        except PenstockError as problem:  # the same calls are made again now, and fail if they must
+            log.debug("the next batch of %s could not be claimed ahead: %s", self._settings.queue, problem)
+            return None
+        return batch if batch is not None and batch.start == start else None
+
+    def _work_ahead(self, start: Offset, end: Offset) -> NextBatch | None:
+        """While the batch from `start` to `end` runs: ack the one before it, and claim the next one if it is full."""
+        self._ack_unacked()
         batches = self.batches
-        wanted = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.jobs_max
-        if self._budget is not None:
-            wanted = min(wanted, self._budget)
-        end: Offset = {
+        if batches.store.claims_in_steps:
+            return None  # a claim that fails halfway keeps its jobs: it is made when nothing else goes on
+        batches.check_owner(end)
+        following = {**self._following(end), BEFORE: end.get(STEPS, 1)}
+        if not batches.recover(following) and not self._claim_full(following):
+            return None
+        return NextBatch(end, following, self._partitions_of(following))
+
+    def _claim_full(self, end: Offset) -> bool:
+        """Whether a batch was claimed: not if there are too few jobs for a full one, as more may come."""
+        wanted = self._limit if self._budget is None else min(self._limit, self._budget)
+        if not wanted or self.batches.backlog.poll() < wanted:
+            return False
+        return bool(self._claim(end, wanted))
+
+    def _ack_unacked(self) -> None:
+        if self._unacked is not None:
+            self.batches.finish(self._unacked)
+            self._unacked = None
+
+    def _following(self, start: Offset) -> Offset:
+        """Return the end of the batch that begins at an offset."""
+        return {
             "run": start["run"],
             "seq": start["seq"] + 1,
             "queue": self._settings.queue,
             "store": self._address,
         }
+
+    def _next(self, start: Offset) -> Offset:
+        """Return the end of the next batch; its start if there is no job yet."""
+        batches = self.batches
+        wanted = self._limit if self._budget is None else min(self._limit, self._budget)
+        end = self._following(start)
         if batches.recover(end):
             return end
         if self._budget is None and not batches.backlog.wait(self._settings.wait_s):
             return start
-        jobs = batches.begin(end, wanted)
-        batches.backlog.took(len(jobs))
-        if not jobs:
-            return start
+        return end if self._claim(end, wanted) else start
+
+    def _claim(self, end: Offset, wanted: int) -> int:
+        count = self.batches.begin(end, wanted)
+        self.batches.backlog.took(count)
         if self._budget is not None:
-            self._budget = max(0, self._budget - len(jobs))
-        return end
+            self._budget = max(0, self._budget - count)
+        return count
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """Return what the progress of a query shows as its latest offset; Spark uses it for nothing else."""
@@ -145,7 +236,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             "run": self._last.get("run", ""),
             "seq": self._last.get("seq", 0),
-            "backlog": batches.backlog.count(),
+            "backlog": batches.backlog.count(may_poll=not self._background.is_busy),
             "leases_lost": batches.leases_lost,
         }
 
@@ -156,7 +247,7 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if queue != self._settings.queue or not is_same:
             raise CallerError(
                 f"the checkpoint must be of the queue {self._settings.queue!r} in {self._address}, got one of the "
-                f"queue {queue!r} in {address}: give this query a checkpoint of its own. If it is the same store at "
+                f"queue {queue!r} in {address}: use another checkpoint for this query. If it is the same store at "
                 "another address, set the option storeMoved to true"
             )
 
@@ -164,16 +255,29 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end["seq"] == start["seq"]:
             return []
         self._check_place(end)
-        by_claim = self._batches_of(end).jobs_of(end)
+        batch, self._next_batch = self._next_batch, None
+        parts = batch.partitions if batch is not None and batch.end == end else self._partitions_of(end)
+        if not isinstance(self.batches, OffsetBatches) and not any(HELD in offset for offset in (start, end)):
+            if start["seq"]:
+                self._unacked = start
+            self._background.start(lambda: self._work_ahead(start, end))
+        return parts
+
+    def _partitions_of(self, end: Offset) -> list[InputPartition]:
+        batches = self._batches_of(end)
+        unread = batches.unread(end)
+        if unread is not None:
+            return [InputPartition(ClaimsToRead(keys)) for keys in unread]
+        by_claim = batches.jobs_of(end)
         jobs = [job for some in by_claim.values() for job in some]
         claims = [key for key, some in by_claim.items() for _ in some]
-        sizes = list(map(bytes_of, jobs))
-        self._check_sizes(jobs, sizes)
+        self._check_sizes(jobs, list(map(bytes_of, jobs)))
+        return [InputPartition(_packed(batch)) for batch in self._arrow_batches(jobs, claims)]
+
+    def _arrow_batches(self, jobs: Sequence[StoredJob], claims: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._columns)
-        return [
-            InputPartition(_packed(to_batch(jobs[piece], schema, self._settings.queue, claims[piece])))
-            for piece in partition_slices(sizes, self._settings.partition_jobs)
-        ]
+        for piece in partition_slices(list(map(bytes_of, jobs)), self._settings.partition_jobs):
+            yield to_batch(jobs[piece], schema, self._settings.queue, claims[piece])
 
     def _check_sizes(self, jobs: list[StoredJob], sizes: list[int]) -> None:
         """Refuse a job that is larger than a batch: Java would run out of memory, and not say on which job."""
@@ -182,20 +286,38 @@ class QueueStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             job = jobs[sizes.index(largest)]
             raise CallerError(
                 f"a job must have at most {self._settings.batch_bytes} bytes, the limit of a batch, got {largest} in "
-                f"the job {job.id} of {self._settings.queue}: give the option batchMegabytes more, and Spark's driver "
+                f"the job {job.id} of {self._settings.queue}: raise the option batchMegabytes, and Spark's driver "
                 "ten times as much memory, or let a worker take the job"
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from pa.ipc.open_stream(partition.value)
+        if not isinstance(partition.value, ClaimsToRead):
+            yield from pa.ipc.open_stream(partition.value)
+            return
+        queue = _store_of_process(self._settings).queue(self._settings.queue)
+        for key in partition.value.keys:
+            # With 0, the claim gets no other jobs for those that are gone.
+            jobs = read_claim(queue, key, 0, self._settings)
+            yield from self._arrow_batches(jobs, [key] * len(jobs))
 
     def commit(self, end: Offset) -> None:
         """Do nothing: it comes too late to ack with (see above)."""
 
     def stop(self) -> None:
+        with suppress(PenstockError):
+            self._background.take()
         for batches in (self._offset_batches, self._batches):
             if batches is not None:
                 batches.close()
+
+
+def _store_of_process(settings: QuerySettings) -> Store:
+    """Return a store that stays open for the next tasks of this process."""
+    store = _stores.get(settings.url)
+    if store is None:
+        store = _stores[settings.url] = connect(settings.url, lease=settings.lease_s)
+    retry_while_unreachable(store.open)
+    return store
 
 
 def _run_in(file: Path) -> str:

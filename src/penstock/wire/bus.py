@@ -1,4 +1,4 @@
-"""The cluster bus: what nodes say to each other, as the original says it. Integers are big endian.
+"""The cluster bus: messages between nodes, in the format of the original. Integers are big endian.
 
     offset  size  field
     0       4     `DbuZ`
@@ -23,10 +23,10 @@
     YOURJOBS        the same, up to 100
     NEEDJOBS PAUSE  u32 value, u32 length, the queue's name
     MANY            ours: u16 type, u16 zero, u32 how many nodes, their ids, then references to jobs
-    all others      one reference to a job: its id and a u32
+    all others      one reference to a job: its id and a u32; in QUEUED of our nodes the u32 holds the job's counters
 
-MANY says one thing about many jobs at once, and with which nodes hold them; it goes only to nodes that have shown the
-ability. A message has no receiver in it: the same bytes serve all.
+MANY is one message about many jobs, and names the nodes that hold them; it is sent only to nodes that have shown the
+ability. A message doesn't name its receiver: all receivers get the same bytes.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ NAME_TYPES: Final = frozenset((NEEDJOBS, PAUSE))
 # Flags of a message. From 256 on they are ours.
 NOREPLY: Final = 1
 INCR_NACKS: Final = 2
+GIVEN_BACK: Final = 2  # YOURJOBS of our nodes: it was given back since it was last delivered
 INCR_DELIVERIES: Final = 4
 QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
 RETURNED: Final = 512  # YOURJOBS: nobody waits where it was sent; it stays where it arrives now
@@ -80,6 +81,10 @@ WAIT_SHIFT: Final = (
 )
 WAIT_UNIT_MS: Final = 200
 BYTE_MAX: Final = 255
+HAS_COUNTERS: Final = 1 << 31  # in the value of QUEUED: the job's nacks (15 bits) and deliveries (16 bits) follow
+NACKS_SHIFT: Final = 16
+NACKS_MASK: Final = 0x7FFF
+DELIVERIES_MASK: Final = 0xFFFF
 
 SIGNATURE: Final = b"DbuZ"
 OUR_MARK: Final = b"PNSK"
@@ -121,7 +126,7 @@ class Gossip:
         self.flags = flags
 
 
-class Message:
+class BusMessage:
     """One message as it arrived; its payload is read by the functions below."""
 
     __slots__ = ("abilities", "count", "flags", "node_flags", "payload", "port", "sender", "sequence", "type")
@@ -174,7 +179,7 @@ def encode(
     return head + payload
 
 
-def decode(data: bytes) -> Message | None:
+def decode(data: bytes) -> BusMessage | None:
     """Read a whole message; None for one that isn't for us: of another version, or of the wrong size for its type."""
     (
         _,
@@ -199,12 +204,12 @@ def decode(data: bytes) -> Message | None:
     flags = flags0 | flags1 << 8 | flags2 << 16
     if mark != OUR_MARK:
         abilities, sequence, flags = 0, 0, flags0
-    message = Message(kind, sender, port, node_flags, flags, abilities, sequence, count, data[HEADER_BYTES:])
+    message = BusMessage(kind, sender, port, node_flags, flags, abilities, sequence, count, data[HEADER_BYTES:])
     return message if _fits(message) else None
 
 
 def is_about_nodes(data: bytes) -> bool:
-    """Tell whether a whole message is about nodes, not about jobs."""
+    """Whether a message is about nodes, not about jobs."""
     return int.from_bytes(data[12:14], "big") in NODE_TYPES
 
 
@@ -214,11 +219,11 @@ def is_request(data: bytes) -> bool:
 
 
 def sender_of(data: bytes) -> bytes:
-    """Tell who says that it sent a whole message."""
+    """Return the sender's id of a message."""
     return data[16:56]
 
 
-def _fits(message: Message) -> bool:
+def _fits(message: BusMessage) -> bool:
     kind, payload = message.type, message.payload
     size = len(payload)
     if kind in REFERENCE_TYPES:
@@ -249,6 +254,18 @@ def tries_of(flags: int) -> int:
     return (flags >> TRIES_SHIFT) - 1
 
 
+def counters(nacks: int, deliveries: int) -> int:
+    """Make the value of QUEUED: the counters of the job, this queueing included."""
+    return HAS_COUNTERS | (nacks & NACKS_MASK) << NACKS_SHIFT | deliveries & DELIVERIES_MASK
+
+
+def includes(nacks: int, deliveries: int, value: int) -> bool:
+    """Whether the counters of a job include the queueing that a QUEUED reports; False if it has no counters."""
+    more_nacks = nacks - (value >> NACKS_SHIFT) & NACKS_MASK
+    more_deliveries = deliveries - value & DELIVERIES_MASK
+    return bool(value & HAS_COUNTERS) and more_nacks <= NACKS_MASK // 2 and more_deliveries <= DELIVERIES_MASK // 2
+
+
 def encode_gossip(entries: Sequence[Gossip]) -> bytes:
     """Make the payload of PING, PONG and MEET."""
     return b"".join(
@@ -257,7 +274,7 @@ def encode_gossip(entries: Sequence[Gossip]) -> bytes:
     )
 
 
-def decode_gossip(message: Message) -> list[Gossip]:
+def decode_gossip(message: BusMessage) -> list[Gossip]:
     """Read the payload of PING, PONG and MEET; entries with an address that can't be one have none."""
     entries = []
     for peer_id, ping_sent, pong_received, ip, port, flags in GOSSIP.iter_unpack(message.payload):
@@ -276,7 +293,7 @@ def many(kind: int, nodes: Sequence[bytes], references: Sequence[bytes]) -> byte
     return MANY_HEAD.pack(kind, 0, len(nodes)) + b"".join(nodes) + b"".join(references)
 
 
-def references(message: Message) -> tuple[int, list[bytes] | None, list[tuple[bytes, int]]]:
+def references(message: BusMessage) -> tuple[int, list[bytes] | None, list[tuple[bytes, int]]]:
     """Read the type, the nodes (None: it doesn't say) and the references of a message about one job or many."""
     payload = message.payload
     if message.type != MANY:
@@ -298,13 +315,13 @@ def jobs(records: Sequence[bytes]) -> bytes:
     return TWO_U32.pack(len(records), len(data)) + data
 
 
-def announced(message: Message) -> int:
-    """Tell how many jobs a REPLJOB or YOURJOBS says it has."""
+def announced(message: BusMessage) -> int:
+    """Return how many jobs a REPLJOB or YOURJOBS announces."""
     count: int = TWO_U32.unpack_from(message.payload)[0]
     return count
 
 
-def cut_records(message: Message) -> list[bytes]:
+def cut_records(message: BusMessage) -> list[bytes]:
     """Cut the serialized jobs of REPLJOB and YOURJOBS apart, as many as are announced and whole."""
     payload, count = message.payload, announced(message)
     found: list[bytes] = []
@@ -318,7 +335,7 @@ def cut_records(message: Message) -> list[bytes]:
     return found
 
 
-def records(message: Message) -> list[JobRecord]:
+def records(message: BusMessage) -> list[JobRecord]:
     """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read."""
     found: list[JobRecord] = []
     for data in cut_records(message):
@@ -334,7 +351,7 @@ def named(value: int, name: bytes) -> bytes:
     return TWO_U32.pack(value, len(name)) + name
 
 
-def name_of(message: Message) -> tuple[int, bytes]:
+def name_of(message: BusMessage) -> tuple[int, bytes]:
     """Read the value and the queue's name of NEEDJOBS and PAUSE."""
     value: int = TWO_U32.unpack_from(message.payload)[0]
     return value, message.payload[TWO_U32.size :]
@@ -355,7 +372,7 @@ class BusReader:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Give the whole messages that are there now; raises BusError if this is no bus."""
+        """Return the messages that are complete now; raises BusError if the bytes are not bus messages."""
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._needed:

@@ -4,14 +4,14 @@
     connector   its node id, C: 32 random bytes, HMAC-SHA256(secret, "connect" acceptor's id, connector's id, A, C)
     acceptor    HMAC-SHA256(secret, "accept" acceptor's id, connector's id, A, C)
 
-Then the link is the bus. The secret itself never travels. Both sides bring random bytes, so that a proof is of no use
-on another link, and both roles and ids are in it, so that nobody can have a node answer its own challenge: a node
-refuses its own id on the other side. A stranger learns nothing by trying but that there is a secret. Nothing may follow
-a proof before it is answered, so no byte of a stranger is ever taken for a message.
+Then messages follow. The secret itself is never sent. Both sides contribute random bytes, so a proof is useless on
+another link. Roles and ids are part of the proof, and a node refuses its own id on the other side, so an attacker can't
+make a node answer its own challenge. An attempt without the secret shows only that there is one. Nothing may follow a
+proof before it is answered, so bytes from an unauthenticated peer are never read as messages.
 
-This keeps strangers out. It neither hides nor signs what is sent later: against somebody who sits between the nodes, or
-who can have a node connect to them (CLUSTER MEET) and pass its bytes on to another node, there is TLS, under which this
-works as well.
+This authenticates the link when it opens. It neither encrypts nor signs what is sent later: against an attacker between
+the nodes, or one that makes a node connect to them (CLUSTER MEET) and relays its bytes to another node, use TLS, which
+works together with this.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Acceptor:
         if len(self._buffer) < ANSWER_BYTES:
             return b""
         if len(self._buffer) > ANSWER_BYTES:
-            raise AuthError("it doesn't wait for its proof to be answered: it may have no cluster-secret")
+            raise AuthError("it sent data before its proof was answered: it may have no cluster-secret")
         theirs, shown = self._buffer[:-PROOF_BYTES], self._buffer[-PROOF_BYTES:]
         _refuse_own_id(self._mine, theirs)
         if not hmac.compare_digest(shown, proof(self._secret, b"connect", self._mine, theirs)):

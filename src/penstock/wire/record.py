@@ -20,8 +20,8 @@ little endian.
 Several jobs are simply written one after another. A record is a copy of these fields and nothing more: what
 `expires` means, and what a receiver does to state and flags, is for the sender and the receiver to know.
 
-Records come from the network and from disks that lose power, so decoding believes nothing: whatever doesn't
-add up is a RecordError that says what, and at which byte.
+Records come from the network and from disks that lose power, so decoding checks everything: any
+inconsistency is a RecordError that says what is wrong, and at which byte.
 """
 
 import struct
@@ -56,7 +56,7 @@ _FIELD_MAX: Final = {
 
 
 class RecordError(Exception):
-    """Bytes that are no record, or values that fit in none."""
+    """Bytes that are not a valid record, or values that don't fit into one."""
 
 
 class JobRecord(NamedTuple):
@@ -170,7 +170,7 @@ def decode_record(data: bytes, offset: int = 0) -> tuple[JobRecord, int]:
 
 
 def record_template(record: JobRecord) -> tuple[bytes, int]:
-    """Give a form for records like this one, with `%b` for id, ctime and body, and how long such a record is."""
+    """Return a template for records like this one, with `%b` for id, ctime and body, and its length."""
     data = encode_record(record)
     body_at = _FIXED.size + 2 * _LENGTH_BYTES + len(record.queue)
     parts = (data[:4], data[44:52], data[60:body_at], data[body_at + len(record.body) :])
@@ -179,7 +179,7 @@ def record_template(record: JobRecord) -> tuple[bytes, int]:
 
 
 def split_record(data: bytes) -> tuple[bytes, int, int, bytes]:
-    """Give the body, ctime and expires of a record that fills `data`, and all the rest of it but its id as one key.
+    """Return the body, ctime and expires of a record that fills `data`, and all the rest of it but its id as one key.
 
     A journal holds many records and few kinds of them. Those with the same key have the same fields beside these four,
     so `decode_record` is needed once for each key only. The key is empty where it is needed anyway, since something

@@ -2,7 +2,7 @@
 
 Each encoder gives the bytes of one whole reply; arrays and maps take items that are encoded already, so
 that a hot path can build its items as it likes. `encode_value` does the same for nested Python values, for
-replies where speed is no matter:
+replies where speed doesn't matter:
 
     int -> :5    bytes -> $bulk    str -> +simple    None -> $-1 (RESP3 _)    list, tuple -> *array
     dict -> an array of key, value, key, value (RESP3 %map)

@@ -4,13 +4,13 @@ string.
 `+OK` and `$2 OK` are the same to a program, but a person at the command line wants to see `OK` and `"OK"`. So only the
 command line uses this reader, which is slower; everything else reads through hiredis. It has the same two methods
 (`feed`, `gets`), so that a connection takes either. It keeps its position between calls: a reply that arrives in a
-thousand pieces is parsed once. RESP3 types are read, too, for people who type `HELLO 3`.
+thousand pieces is parsed once. RESP3 types are read too, for users who type `HELLO 3`.
 """
 
 from penstock.errors import BadReply, ReplyError
 
 
-class Status(bytes):
+class SimpleString(bytes):
     """A simple string: `+OK`."""
 
 
@@ -120,7 +120,7 @@ class ReplyReader:
         if kind == ord("!"):
             return ReplyError(body.decode("utf-8", "replace"))
         # A verbatim string begins with its format, `txt:`.
-        return Status(body[4:]) if kind == ord("=") else body
+        return SimpleString(body[4:]) if kind == ord("=") else body
 
 
 def _integer(line: bytes) -> int:
@@ -132,7 +132,7 @@ def _integer(line: bytes) -> int:
 
 def _simple(kind: int, line: bytes) -> object:
     if kind == ord("+"):
-        return Status(line)
+        return SimpleString(line)
     if kind == ord("-"):
         return ReplyError(line.decode("utf-8", "replace"))
     if kind in b":(":

@@ -13,7 +13,7 @@ Two parsers read them, and they agree on what a stream means:
 - `RequestReader` is what connections use. Nearly every chunk from a socket holds whole arrays, and the C
   parser of hiredis takes these about ten times faster. The rule that keeps two parsers safe in one stream:
   **hiredis stands at the beginning of a request whenever a chunk begins.** If a chunk ends inside a
-  request, or holds anything that hiredis refuses or that is no request, then the bytes from the beginning
+  request, or holds anything that hiredis refuses or that isn't a request, then the bytes from the beginning
   of that request go to the pure parser, and hiredis starts afresh behind it.
 
 hiredis reads replies, not requests, so three things need care:
@@ -63,8 +63,8 @@ _SLICE_BYTES = 16 * 1024
 as much."""
 
 # Counts of 10,000 and more: the pure parser takes those, since it makes room only for what has arrived.
-# Smaller ones cost hiredis microseconds. It would also take sets, pushes and attributes for arrays: these
-# are no requests.
+# Smaller ones cost hiredis microseconds. hiredis would also read sets, pushes and attributes as arrays, but
+# they are not requests.
 _large_array = re.compile(rb"\*[0-9]{5,}\r\n").search
 _set = re.compile(rb"~[0-9]+\r\n").search
 _push = re.compile(rb">[0-9]+\r\n").search
@@ -83,7 +83,7 @@ _join = b"".join
 
 
 class ProtocolError(Exception):
-    """The stream holds something that is no request. What follows can't be understood: answer, then close."""
+    """The stream holds something that is not a request. What follows can't be parsed: answer, then close."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"Protocol error: {reason}")
@@ -446,7 +446,7 @@ class RequestReader:
         return position
 
     def _feed_pure(self, data: bytes, start: int, requests: list[list[bytes]]) -> list[list[bytes]]:
-        """Give the rest of a chunk to the pure parser."""
+        """Pass the rest of a chunk to the pure parser."""
         pure = self._pure
         requests += pure.feed(data, start)
         self.error = pure.error

@@ -21,8 +21,17 @@ NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 def load(name: str) -> Handler:
     """Return the function that `module:function` names. Modules of the current directory are found, too."""
+    found = load_object(name, "a handler must be module:function, such as shop.mail:send")
+    if not callable(found):
+        raise CallerError(f"{name} must be a function, got {type(found).__name__}")
+    handler: Handler = found
+    return handler
+
+
+def load_object(name: str, rule: str) -> Any:
+    """Return what `module:name` names; `rule` says what it must be, for the error."""
     if not NAME.fullmatch(name):
-        raise CallerError(f"a handler must be module:function, such as shop.mail:send, got {name!r}")
+        raise CallerError(f"{rule}, got {name!r}")
     module_name, _, path = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -32,10 +41,7 @@ def load(name: str) -> Handler:
         if not hasattr(found, part):
             raise CallerError(f"the module {module_name} has no {path!r}{_alternatives(found)}")
         found = getattr(found, part)
-    if not callable(found):
-        raise CallerError(f"{name} must be a function, got {type(found).__name__}")
-    handler: Handler = found
-    return handler
+    return found
 
 
 def _module(name: str) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.errors import printable
+
 PER_JOB = frozenset({"retry", "failed", "lost", "returned", "hook"})
 LINES_A_SECOND = 10  # of each of those: the log of a queue full of bad jobs must not slow the worker down
 
@@ -37,7 +39,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         event = facts_of(record).get("event")
         when = time.strftime("%H:%M:%S", time.localtime(record.created))
-        text = record.getMessage() if event else f"{record.name}: {record.getMessage()}"
+        # Our own lines have names, ids and errors that somebody else has chosen.
+        text = printable(record.getMessage()) if event else f"{record.name}: {record.getMessage()}"
         front = f"{when} {self._label}" if self._label else when
         line = f"{self._painted(front, '2')} {self._painted(text, self._colour(record, event))}"
         # The traceback of a job's error is printed with --verbose only; that of the application's own records always.

@@ -4,8 +4,8 @@ A worker that asks for a job only when a handler has ended waits for the store b
 jobs ahead, as many as its handlers have lately done in PREFETCH_S: hundreds of short ones, but none of those that take
 a second, which would only be kept from other workers. A job that was taken ahead and can't begin within WAIT_S_MAX goes
 back. After jobs were redelivered from workers that crashed, few are taken ahead: a job that kills its worker would
-bring them all back. The store is told how many of the jobs begin at once: only these are charged with a try should this
-worker crash.
+bring them all back. The reserve says how many of the jobs begin at once: only these are charged with a try should this
+worker crash. It says none where jobs may have to wait for others of their kind (`Route.concurrency`).
 
 Each queue has a task that fetches. While its queue is empty it waits for one job; only when there are jobs does it ask
 for more. So several queues share the free slots evenly, and an empty one takes none.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -25,12 +25,17 @@ from penstock.worker.reporting import HOOKS_MAX, Outage
 from penstock.worker.settling import Settler
 
 PREFETCH_S = 0.05
-PREFETCH_MAX = 1000  # jobs taken ahead: what a store gives in one call, and enough for 20,000 a second
-UNSETTLED_MAX = 5000  # finished jobs that the store has not been told of: beyond that no others are taken
+PREFETCH_MAX = 1000  # jobs taken ahead: what a store returns in one call, and enough for 20,000 a second
+UNSETTLED_MAX = 5000  # finished jobs whose outcome is not yet in the store: beyond that no others are taken
 WAIT_S_MAX = 1.0
 # Timeout of one call that waits for a job. Then the store is asked again, and an outage is noticed.
 RESERVE_S = 10.0
 POLL_S = 0.1  # between two calls on empty queues while the last jobs run, with `until_empty`
+
+
+# Awaited before jobs are taken, with their largest number and that of the jobs which the worker has; returns how many
+# may be taken, at least one.
+Admit = Callable[[int, int], Awaitable[int]]
 
 
 class LoadInfo(Protocol):
@@ -42,7 +47,7 @@ class LoadInfo(Protocol):
     @property
     def in_flight(self) -> int: ...  # jobs that wait or run
     @property
-    def unsettled(self) -> int: ...  # jobs that the store has not been told of
+    def unsettled(self) -> int: ...  # jobs whose outcome is not yet in the store
     @property
     def pending_hooks(self) -> int: ...
     @property
@@ -56,11 +61,19 @@ class LoadInfo(Protocol):
 class Prefetcher:
     """Takes the jobs of all queues of a worker."""
 
-    def __init__(self, load: LoadInfo, settlers: list[Settler], on_jobs: Callable[[Settler, list[Job]], None]) -> None:
+    def __init__(
+        self,
+        load: LoadInfo,
+        settlers: list[Settler],
+        on_jobs: Callable[[Settler, list[Job]], None],
+        admit: Admit | None = None,
+    ) -> None:
         self._load = load
+        self._admit = admit
         self._settlers = settlers
         self._on_jobs = on_jobs
-        self._fetching = 0  # tasks that wait for a free slot, or ask for more than one job
+        self._turn = asyncio.Lock()  # queues ask in turn, first come, first served: so none starves
+        self._in_line = 0  # queues that wait for their turn, or have it
         self._requested = 0  # jobs that are asked for at this moment
         self._has_room = asyncio.Event()
         self._changed = asyncio.Event()
@@ -113,21 +126,31 @@ class Prefetcher:
                 outage.recovered()
 
     async def _reserve_share(self, settler: Settler, timeout_s: float) -> int:
-        self._fetching += 1
+        self._in_line += 1
         try:
-            room = await self._wait_for_room()
-            return await self._reserve(settler, -(-room // self._fetching), timeout_s)
+            async with self._turn:
+                room = await self._wait_for_room()
+                if self._admit is not None:
+                    room = min(room, await self._admit(room, self._load.unsettled))
+                # What is left of the division goes to those that come back first.
+                share = max(1, room // self._in_line)
         finally:
-            self._fetching -= 1
+            self._in_line -= 1
+        return await self._reserve(settler, share, timeout_s)
 
     async def _wait_for_first(self, settler: Settler) -> None:
         """Wait for one job of an empty queue. It comes on top of those of other queues."""
-        begin = min(1, self._idle_slots())
+        if self._admit is not None:
+            await self._admit(1, self._load.unsettled)
+        begin = self._begin_at_once(settler, 1)
         self._pass_on(settler, await settler.queue.reserve_many(1, RESERVE_S, lease=settler.lease, begin=begin))
 
-    def _idle_slots(self) -> int:
-        """Return how many handlers could begin at once, beside those of jobs that were requested."""
-        return max(0, self._load.concurrency - self._load.in_flight - self._requested)
+    def _begin_at_once(self, settler: Settler, count: int) -> int:
+        """Return how many of `count` jobs begin at once, and so count a try at the reserve."""
+        if not settler.counts_at_reserve:
+            return 0
+        idle_slots = max(0, self._load.concurrency - self._load.in_flight - self._requested)
+        return min(count, idle_slots)
 
     async def _wait_for_room(self) -> int:
         while (room := self.room()) <= 0:
@@ -136,12 +159,13 @@ class Prefetcher:
         return room
 
     async def _reserve(self, settler: Settler, count: int, timeout_s: float) -> int:
-        begin = min(count, self._idle_slots())
+        begin = self._begin_at_once(settler, count)
         self._requested += count
         try:
             jobs = await settler.queue.reserve_many(count, timeout_s, lease=settler.lease, begin=begin)
         finally:
             self._requested -= count
+            self._has_room.set()  # what was asked for and did not come is room for other queues
         self._pass_on(settler, jobs)
         return len(jobs)
 
@@ -159,6 +183,8 @@ class Prefetcher:
             found = 0
             for _ in range(len(turns)):
                 room = self.room()
+                if room > 0 and self._admit is not None:
+                    room = min(room, await self._admit(room, self._load.unsettled))
                 if room <= 0:
                     break  # the queue whose turn it is comes first when there is room again
                 settler = turns[0]

@@ -18,6 +18,13 @@ beside the sentence for people:
     hook        ERROR     a hook or the back-off of the application raised
     stuck       ERROR     handlers overran their time limit and still run
     child       WARNING   a process of the worker ended, and is replaced
+    recipe      INFO      a pipeline has a new recipe, or a link of it starts or stops
+    refused     ERROR     a new recipe is wrong: the old one stays
+    held        INFO      a link of a pipeline waits, as a target has too many jobs
+    resumed     INFO      it goes on
+    unknown     WARNING   a job waits for a worker that has its task
+    reload      INFO      a source file has changed, and all processes are replaced
+    waiting     WARNING   the changed program did not begin: the next change is waited for
 
 Facts have the same names everywhere: queue, job, tries, seconds, error, delay, and the counts of a summary.
 
@@ -60,12 +67,21 @@ LEVELS = {
     "retry": logging.WARNING,
     "failed": logging.ERROR,
     "lost": logging.WARNING,
+    "cancelled": logging.INFO,
     "returned": logging.WARNING,
     "trouble": logging.WARNING,
     "recovered": logging.INFO,
     "hook": logging.ERROR,
     "stuck": logging.ERROR,
     "child": logging.WARNING,
+    "reload": logging.INFO,
+    "waiting": logging.WARNING,
+    "recipe": logging.INFO,
+    "refused": logging.ERROR,
+    "held": logging.INFO,
+    "resumed": logging.INFO,
+    "unknown": logging.WARNING,
+    "queues": logging.WARNING,
 }
 
 
@@ -134,8 +150,9 @@ class Summary:
 class Reporter:
     """Counts and logs what becomes of jobs, and calls `on_done` and `on_error`."""
 
-    def __init__(self, on_done: OnDone | None, on_error: OnError | None) -> None:
+    def __init__(self, on_done: OnDone | None, on_error: OnError | None, label: str = "") -> None:
         self.summary = Summary()
+        self._label = label  # of the worker, where a process has several
         self._on_done = on_done
         self._on_error = on_error
         self._pending: set[asyncio.Task[None]] = set()  # hooks that are awaited
@@ -144,13 +161,13 @@ class Reporter:
         self._last_summary = (self._began, 0, 0)  # time of the last summary, and its counts of done and of all jobs
 
     def ended(self, entry: InFlightJob, is_settled: bool | None) -> None:
-        """Report a job that the store was told of: False if the lease was gone, None if it is unknown."""
+        """Report a job whose outcome was sent: False if the lease was lost, None if that is unknown."""
         action = entry.outcome.action if entry.outcome is not None else Action.LOST
         if is_settled is False or action is Action.LOST:
             self._lost(entry)
-        elif action in (Action.ACK, Action.ENDED):
+        elif action in (Action.ACK, Action.MOVE, Action.ENDED):
             self._done(entry)
-        elif action is Action.RELEASE:
+        elif action is Action.RELEASE or (entry.outcome is not None and entry.outcome.is_wait):
             self.summary.released += 1
         else:
             self._not_done(entry, action)
@@ -167,7 +184,7 @@ class Reporter:
         assert outcome is not None
         if action is Action.FAIL:
             self.summary.failed += 1
-            event, what = "failed", f"to the dead letters after {_tries(entry)}"
+            event, what = "failed", f"to the dead letters after {_deliveries(entry.job)}"
         elif isinstance(problem, WorkerStopped):
             self.summary.returned += 1
             event, what = "returned", "returned unfinished"
@@ -180,6 +197,12 @@ class Reporter:
         log_event(event, f"{_name(entry)} {what}: {outcome.error}", trace, **facts)
         if self._on_error is not None and problem is not None:
             self._call(self._on_error, entry.job, problem)
+
+    def exhausted(self, job: Job, error: str) -> None:
+        """Report a job that went to the dead letters instead of to a handler: its worker died in its last try."""
+        self.summary.failed += 1
+        facts = {"queue": job.queue.name, "job": job.id, "tries": job.tries, "delivery": job.tries + 1, "error": error}
+        log_event("failed", f"{job.queue.name} {job.id} to the dead letters after {_deliveries(job)}: {error}", **facts)
 
     def _lost(self, entry: InFlightJob) -> None:
         self.summary.lost += 1
@@ -231,7 +254,13 @@ class Reporter:
         text = f"{self.summary}; {rate:,.0f} a second"
         if running is not None:
             text += f", {running} running"
-        log_event("summary", text, **self.summary.counts(), rate=round(rate, 1), running=running)
+        self.log_labelled("summary", text, **self.summary.counts(), rate=round(rate, 1), running=running)
+
+    def log_labelled(self, event: str, sentence: str, **facts: Any) -> None:
+        """Log an event of the whole worker, with its label."""
+        if self._label:
+            sentence, facts = f"{self._label}: {sentence}", {"link": self._label, **facts}
+        log_event(event, sentence, **facts)
 
     def log_unsettled(self, count: int) -> None:
         """Log that the worker ends and could not settle some jobs."""
@@ -271,8 +300,8 @@ def _name(entry: InFlightJob) -> str:
     return f"{entry.job.queue.name} {entry.job.id}"
 
 
-def _tries(entry: InFlightJob) -> str:
-    deliveries = entry.job.tries + 1
+def _deliveries(job: Job) -> str:
+    deliveries = job.tries + 1
     return "1 delivery" if deliveries == 1 else f"{deliveries} deliveries"
 
 

@@ -2,11 +2,12 @@
 
     TaskRunner     a task for each job
     ThreadRunner   threads that take jobs from an inbox; ThreadJob is what a plain handler is called with
+    RoutedRunner   both, for jobs that have a route
 
 A handler that overruns its time limit is cancelled. A thread can't be cancelled, and a task may ignore it: such a
-handler is given up, at once or after CANCEL_S. Its job counts as failed, `job.lost` tells the handler, and another job
-gets its slot. When more than `max_stuck` of them still run, the worker must be replaced as a whole, which it is told by
-`on_stuck`. What still runs when the worker ends is left behind: no event loop waits for it.
+handler is given up, at once or after CANCEL_S. Its job counts as failed, `job.lost` is set for the handler, and another
+job gets its slot. When more than `max_stuck` of them still run, the worker must be replaced as a whole, which is said
+by `on_stuck`. What still runs when the worker ends is left behind: no event loop waits for it.
 
 To go through the event loop for each job would cost more than a short plain function does. So jobs lie in an inbox that
 the threads take from, one after the other, and results lie in an outbox; the loop is woken for the first of them, and
@@ -17,10 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -31,7 +34,7 @@ from penstock.errors import CallerError, LeaseLost
 from penstock.queues import blocking
 from penstock.queues.aio import Job, Queue, Store
 from penstock.queues.dead_letter import Error
-from penstock.queues.push import Duration
+from penstock.queues.push import UNCHANGED, Duration
 from penstock.worker.outcomes import InFlightJob, TimeLimitExceeded
 
 CANCEL_S = 5.0  # that a cancelled handler gets to end
@@ -45,13 +48,30 @@ OnStart = Callable[[Job], Coroutine[Any, Any, None] | None]
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """What a worker wants of its runner."""
+
+    concurrency: int
+    time_limit: float | None  # of a handler, in seconds
+    finished: Finished
+    on_start: OnStart | None
+    max_stuck: int
+    on_stuck: Callable[[], None]  # called when more handlers than that were given up and still run
+
+
 class Runner:
     """What a run needs of its runner."""
 
-    def __init__(self, concurrency: int, finished: Finished) -> None:
-        self.concurrency = concurrency
+    def __init__(self, settings: RunnerSettings) -> None:
+        self.concurrency = settings.concurrency
         self.running: set[InFlightJob] = set()
-        self._finished = finished
+        self._finished = settings.finished
+        self._limit = settings.time_limit
+        self._on_start = settings.on_start
+        self._max_stuck = settings.max_stuck
+        self._on_stuck = settings.on_stuck
+        self._loop = asyncio.get_running_loop()
 
     @property
     def has_room(self) -> bool:
@@ -106,21 +126,11 @@ class TaskRunner(Runner):
     def __init__(
         self,
         handler: Callable[[Job], Awaitable[Any]],
-        concurrency: int,
-        time_limit: float | None,
-        finished: Finished,
-        on_start: OnStart | None,
-        max_stuck: int,
-        on_stuck: Callable[[], None],
+        settings: RunnerSettings,
     ) -> None:
-        super().__init__(concurrency, finished)
+        super().__init__(settings)
         self._handler = handler
-        self._limit = time_limit
-        self._on_start = on_start
-        self._max_stuck = max_stuck
-        self._on_stuck = on_stuck
         self._stuck: set[InFlightJob] = set()  # given up, and still running
-        self._loop = asyncio.get_running_loop()
         self._create_task = self._loop.create_task
 
     @property
@@ -136,12 +146,14 @@ class TaskRunner(Runner):
         entry.began = began = perf_counter()
         if not entry.job.stored.has_begun:
             entry.settler.begun_since.append(entry)
-        if self._limit is not None:
-            entry.timer = self._loop.call_later(self._limit, self._overran, entry, self._limit)
+        route = entry.route
+        handler, limit_s = (self._handler, self._limit) if route is None else (route.handler, route.time_limit)
+        if limit_s is not None:
+            entry.timer = self._loop.call_later(limit_s, self._overran, entry, limit_s)
         try:
             if self._on_start is not None and (rest := self._on_start(entry.job)) is not None:
                 await rest
-            result = await self._handler(entry.job)
+            entry.result = result = await handler(entry.job)
             problem = None if result is None else unfinished_work(result)
         except BaseException as error:
             # SystemExit, too, ends only the job. A real Ctrl-C never gets here: signals go to the worker or to asyncio.
@@ -219,20 +231,10 @@ class ThreadRunner(Runner):
     def __init__(
         self,
         handler: Callable[[Any], Any],  # of a ThreadJob
-        concurrency: int,
-        time_limit: float | None,
-        finished: Finished,
-        on_start: OnStart | None,
-        max_stuck: int,
-        on_stuck: Callable[[], None],
+        settings: RunnerSettings,
     ) -> None:
-        super().__init__(concurrency, finished)
+        super().__init__(settings)
         self._handler = handler
-        self._limit = time_limit
-        self._on_start = on_start
-        self._max_stuck = max_stuck
-        self._on_stuck = on_stuck
-        self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[InFlightJob | None] = SimpleQueue()
         self._outbox: deque[tuple[InFlightJob, BaseException | None]] = deque()
         self._lock = threading.Lock()  # a job is given up before its result is in the outbox, or not at all
@@ -240,8 +242,9 @@ class ThreadRunner(Runner):
         self._threads = 0
         self._stuck = 0
         self._check_timer: asyncio.TimerHandle | None = None
-        if time_limit is not None:
-            self._check_later(time_limit)
+        self._check_s = math.inf  # the pause between two checks for overruns
+        if self._limit is not None:
+            self._check_every(self._limit / OVERRUN_CHECKS)
 
     @property
     def has_room(self) -> bool:
@@ -254,6 +257,8 @@ class ThreadRunner(Runner):
 
     def start(self, entry: InFlightJob) -> None:
         self.running.add(entry)
+        if entry.route is not None and entry.route.time_limit is not None:
+            self._check_every(entry.route.time_limit / OVERRUN_CHECKS)
         self._inbox.put(entry)
         if self._threads < self.concurrency and self._threads < len(self.running):
             self._add_thread()
@@ -285,7 +290,8 @@ class ThreadRunner(Runner):
         try:
             if self._on_start is not None and (rest := self._on_start(entry.job)) is not None:
                 asyncio.run_coroutine_threadsafe(rest, self._loop).result()
-            result = self._handler(ThreadJob(entry.job, self._loop))
+            handler = self._handler if entry.route is None else entry.route.handler
+            entry.result = result = handler(ThreadJob(entry.job, self._loop))
         except BaseException as error:  # whatever a function raises ends only its job
             return error
         finally:
@@ -302,13 +308,20 @@ class ThreadRunner(Runner):
                 self.running.discard(entry)
                 self._finished(entry, problem)
 
-    def _check_later(self, limit_s: float) -> None:
-        self._check_timer = self._loop.call_later(limit_s / OVERRUN_CHECKS, self._find_overruns, limit_s)
+    def _check_every(self, pause_s: float) -> None:
+        """Look for overruns at least this often."""
+        if pause_s >= self._check_s:
+            return
+        self._check_s = pause_s
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        self._check_timer = self._loop.call_later(pause_s, self._find_overruns)
 
-    def _find_overruns(self, limit_s: float) -> None:
+    def _find_overruns(self) -> None:
         now = perf_counter()
         for entry in list(self.running):
-            if entry.began is None or now - entry.began <= limit_s:
+            limit_s = self._limit if entry.route is None else entry.route.time_limit
+            if limit_s is None or entry.began is None or now - entry.began <= limit_s:
                 continue
             if self._give_up(entry, TimeLimitExceeded(f"it took longer than its time limit of {limit_s:g} s")):
                 self._stuck += 1
@@ -316,10 +329,10 @@ class ThreadRunner(Runner):
                     self._add_thread()
                 else:
                     self._on_stuck()
-        self._check_later(limit_s)
+        self._check_timer = self._loop.call_later(self._check_s, self._find_overruns)
 
     def _give_up(self, entry: InFlightJob, reason: BaseException) -> bool:
-        """Give a job up; returns False if its result is there already."""
+        """Abandon a job; return False if its result is there already."""
         with self._lock:
             if any(entry is done for done, _ in self._outbox):
                 return False
@@ -335,7 +348,7 @@ class ThreadRunner(Runner):
         return False
 
     def lease_lost(self, entry: InFlightJob) -> bool:
-        return False  # `job.lost` tells the function
+        return False  # `job.lost` is set for the function
 
     def withdraw(self) -> list[InFlightJob]:
         waiting: list[InFlightJob] = []
@@ -352,6 +365,87 @@ class ThreadRunner(Runner):
             self._check_timer.cancel()
         for _ in range(self._threads):
             self._inbox.put(None)
+
+
+class RoutedRunner(Runner):
+    """Tasks and threads for the jobs of one worker, as the route of each says.
+
+    While no task runs, jobs may wait for threads in their inbox, as they do in a ThreadRunner. A task that comes
+    meanwhile waits until the threads leave it a slot: tasks and threads together are at most `concurrency`.
+    """
+
+    def __init__(self, settings: RunnerSettings) -> None:
+        super().__init__(settings)
+        parts = replace(settings, time_limit=None, finished=self._ended)
+        self._tasks = TaskRunner(_without_handler, parts)
+        self._threads = ThreadRunner(_without_handler, parts)
+        self._waiting: deque[InFlightJob] = deque()  # tasks that wait for a slot
+
+    @property
+    def has_room(self) -> bool:
+        if self._waiting:
+            return False
+        if not self._tasks.running:
+            return True
+        return self._tasks.has_room and len(self.running) < self.concurrency
+
+    @property
+    def busy(self) -> int:
+        return self._tasks.busy + self._threads.busy
+
+    def _of(self, entry: InFlightJob) -> Runner:
+        assert entry.route is not None
+        return self._tasks if entry.route.is_async else self._threads
+
+    def _ended(self, entry: InFlightJob, problem: BaseException | None) -> None:
+        self.running.discard(entry)
+        self._start_waiting()
+        self._finished(entry, problem)
+
+    def start(self, entry: InFlightJob) -> None:
+        self.running.add(entry)
+        if self._of(entry) is self._tasks:
+            self._waiting.append(entry)
+            self._start_waiting()
+        else:
+            self._threads.start(entry)
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self.running) - len(self._waiting) < self.concurrency:
+            self._tasks.start(self._waiting.popleft())
+
+    def cancel(self, entry: InFlightJob, reason: BaseException) -> bool:
+        return self._taken_back(entry) or self._left(entry, self._of(entry).cancel(entry, reason))
+
+    def lease_lost(self, entry: InFlightJob) -> bool:
+        return self._taken_back(entry) or self._left(entry, self._of(entry).lease_lost(entry))
+
+    def _taken_back(self, entry: InFlightJob) -> bool:
+        if entry not in self._waiting:
+            return False
+        self._waiting.remove(entry)
+        self.running.discard(entry)
+        return True
+
+    def _left(self, entry: InFlightJob, had_not_begun: bool) -> bool:
+        if had_not_begun:
+            self.running.discard(entry)
+            self._start_waiting()
+        return had_not_begun
+
+    def withdraw(self) -> list[InFlightJob]:
+        withdrawn = [*self._threads.withdraw(), *self._waiting]
+        self._waiting.clear()
+        self.running.difference_update(withdrawn)
+        return withdrawn
+
+    def close(self) -> None:
+        self._tasks.close()
+        self._threads.close()
+
+
+def _without_handler(job: Any) -> Any:
+    raise AssertionError("a job without a route came to a worker that routes")
 
 
 class ThreadJob(blocking.Job):
@@ -399,6 +493,18 @@ class ThreadJob(blocking.Job):
 
     def fail(self, error: Error = "") -> None:
         _wait(self._job.fail(error), self._loop)
+
+    def move(
+        self,
+        to: Any,
+        *,
+        payload: Any = UNCHANGED,
+        headers: Mapping[str, Any] | None = None,
+        delay: Duration = 0,
+        at: float | datetime | None = None,
+    ) -> None:
+        name = to if isinstance(to, str) else to.name
+        _wait(self._job.move(name, payload=payload, headers=headers, delay=delay, at=at), self._loop)
 
 
 class LoopProxy:

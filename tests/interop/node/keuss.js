@@ -12,8 +12,13 @@ const { createInterface } = require('readline')
 const PACKAGES = { '2.0.6': 'keuss', '1.6.1': 'keuss-1.6' }
 const factories = []
 const queues = []
+const links = []
 let signals = []
 let strays = []
+// Ids that are objects (MongoDB's), by their text: Keuss moves an element by the object only.
+const ids = new Map()
+// What intraorder hands out with an element, and wants back: it contains the element.
+const envs = new Map()
 
 // A call that takes a callback last; a second callback goes to `again`.
 function promised (call, again = () => {}) {
@@ -31,8 +36,13 @@ function encoded (value) {
   if (value instanceof Date) return value.getTime()
   if (Buffer.isBuffer(value)) return { base64: value.toString('base64') }
   if (Array.isArray(value)) return value.map(encoded)
+  if (value !== null && typeof value === 'object' && typeof value.toHexString === 'function') {
+    ids.set(value.toHexString(), value)
+    return value.toHexString()
+  }
   if (value === null || typeof value !== 'object') return value === undefined ? null : value
-  const pairs = Object.entries(value).map(([name, inner]) => {
+  if (value._env) envs.set(String(value._id), value._env)
+  const pairs = Object.entries(value).filter(([name]) => name !== '_env').map(([name, inner]) => {
     return name === 'payload' && Buffer.isBuffer(inner) ? ['payload_base64', inner.toString('base64')] : [name, encoded(inner)]
   })
   return Object.fromEntries(pairs)
@@ -44,7 +54,9 @@ const payloadOf = (given) => given.payload_base64 === undefined ? given.payload 
 function elementOf (given) {
   if (given === null || typeof given !== 'object') return given
   const { payload_base64: _, ...rest } = given
-  return { ...rest, payload: payloadOf(given), mature: new Date(given.mature) }
+  const element = { ...rest, _id: ids.get(rest._id) || rest._id, payload: payloadOf(given), mature: new Date(given.mature) }
+  const env = envs.get(String(rest._id))
+  return env ? { ...element, _env: env } : element
 }
 
 async function open ({ version, backend, options }) {
@@ -57,7 +69,8 @@ async function open ({ version, backend, options }) {
   }, done))
   const at = factories.push({ factory, isOld: version.startsWith('1.') }) - 1
   const log = (channel, message) => { signals.push({ factory: at, channel, message: String(message), at: Date.now() }) }
-  factory.signaller_factory()._emitter.on('*', log)
+  const emitter = factory.signaller_factory()._emitter
+  if (emitter) emitter.on('*', log)
   return at
 }
 
@@ -80,10 +93,27 @@ async function pop ({ queue: at, options }) {
   }
 }
 
+// Starts a link of a pipeline. Its function adds the link's name to `passed` in the payload; a choice goes by `n` there.
+function link ({ source, targets, name }) {
+  const kind = ['Sink', 'DirectLink'][targets.length] || 'ChoiceLink'
+  const Link = require(`keuss/Pipeline/${kind}`)
+  const into = targets.map((at) => queues[at])
+  const made = new Link(queues[source], kind === 'ChoiceLink' ? into : into[0])
+  made.on('error', (problem) => { strays.push({ link: name, on: problem.on, error: String(problem.err) }) })
+  made.start((element, done) => {
+    const payload = { ...element.payload, passed: [...element.payload.passed, name] }
+    done(null, { payload, dst: targets.length > 1 ? payload.n % targets.length : undefined })
+  })
+  links.push(made)
+}
+
 const calls = {
   open,
   queue,
   pop,
+  link,
+  // Of a link that waits for an element; one that has an element goes on.
+  unlink: () => { links.splice(0).forEach((made) => made.stop()) },
   push: ({ queue: at, options, ...given }) => promised((done) => queues[at].push(payloadOf(given), options, done)),
   ok: ({ queue: at, element }) => promised((done) => queues[at].ok(elementOf(element), done)),
   ko: ({ queue: at, element, next_t: next }) => promised((done) => queues[at].ko(elementOf(element), next, done)),

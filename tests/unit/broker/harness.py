@@ -1,11 +1,11 @@
-"""A real broker on a desk: its clock, disk, shell and sockets are stand-ins that a test can see and turn.
+"""A real broker in the test's own process: clock, disk, shell and sockets are stand-ins that the test controls.
 
-    desk = Desk(requirepass=b"secret")      directives as attributes of Config
-    seat = desk.client()
-    seat.call("PING")                        the parsed reply; an error reply is a hiredis.ReplyError
-    seat.raw("PING")                         the bytes
-    seat.pushed()                            what came without being asked for, parsed
-    desk.advance(30)                         time passes, in steps of the broker's cron; nothing sleeps
+    server = LocalServer(requirepass=b"secret")  directives as attributes of Config
+    client = server.client()
+    client.call("PING")                        the parsed reply; an error reply is a hiredis.ReplyError
+    client.raw("PING")                         the bytes
+    client.pushed()                            what came without being asked for, parsed
+    server.advance(30)                         time passes, in steps of the broker's cron; nothing sleeps
 
 The clock stands still while commands run, but for DEBUG SLEEP, which moves it.
 """
@@ -87,11 +87,11 @@ class MemoryDisk:
         return b"boot"
 
 
-class DeskShell:
+class LocalShell:
     """Does what a server would, or notes that it was asked to."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, server: LocalServer) -> None:
+        self._server = server
         self.asked: list[tuple[Any, ...]] = []
         self.refuses: dict[str, str] = {}  # directive: why it can't be put into effect
         self.failure: Exception | None = None  # of the next restart or save_cluster
@@ -130,7 +130,7 @@ class DeskShell:
         return dict(self.process)
 
     def sleep(self, seconds: float) -> None:
-        self._desk.now_s += seconds
+        self._server.now_s += seconds
 
     def save_cluster(self) -> None:
         self._fail()
@@ -141,18 +141,18 @@ class DeskShell:
             raise self.failure
 
 
-class Seat:
+class LocalClient:
     """One client's end of a connection."""
 
-    def __init__(self, desk: Desk, address: str, is_unix: bool) -> None:
-        self._desk = desk
+    def __init__(self, server: LocalServer, address: str, is_unix: bool) -> None:
+        self._server = server
         self._received = b""
         self._replies = hiredis.Reader()
         self.closed: str = ""  # "now" or "after replies" once the broker has closed it
         self.buffered = 0
         self.unread = 0
         self.takes = True  # False: what is sent to it can't leave the node
-        self.client: Client = desk.broker.connect(address, self, is_unix)
+        self.client: Client = server.broker.connect(address, self, is_unix)
 
     # What the broker uses of it.
 
@@ -165,7 +165,7 @@ class Seat:
     def close(self, now: bool) -> None:
         if not self.closed:
             self.closed = "now" if now else "after replies"
-            self._desk.gone.append(self.client)  # as of a socket, the broker hears of it later
+            self._server.gone.append(self.client)  # as of a socket, the broker hears of it later
 
     def caught_up(self) -> None: ...
 
@@ -184,16 +184,16 @@ class Seat:
 
     def post(self, *requests: list[Word]) -> None:
         """Send requests, all in one piece, in a turn that goes on."""
-        self._desk.broker.run(self.client, [[_word(word) for word in request] for request in requests])
+        self._server.broker.run(self.client, [[_word(word) for word in request] for request in requests])
 
     def send(self, *requests: list[Word]) -> None:
         """Send requests, all in one piece."""
         self.post(*requests)
-        self._desk.turn()
+        self._server.turn()
 
     def hang_up(self) -> None:
         """Be gone, in a turn that goes on."""
-        self._desk.broker.disconnect(self.client)
+        self._server.broker.disconnect(self.client)
 
     def raw(self, *words: Word) -> bytes:
         """Send a request, and give the bytes that came since the last look."""
@@ -202,7 +202,7 @@ class Seat:
         return received
 
     def pushed(self) -> list[Any]:
-        """Give the replies that came since the last look."""
+        """Return the replies that came since the last look."""
         self._replies.feed(self._received)
         self._received = b""
         replies = []
@@ -222,7 +222,7 @@ class Seat:
         return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-class Desk:
+class LocalServer:
     """A broker, and all that is around it."""
 
     def __init__(self, node_id: bytes = NODE_ID, **directives: object) -> None:
@@ -233,10 +233,10 @@ class Desk:
             setattr(config, name, value)
         self.now_s = STARTED_S
         self.disk = MemoryDisk()
-        self.shell = DeskShell(self)
+        self.shell = LocalShell(self)
         self.gone: list[Client] = []  # whose connections are closed, until the broker hears of it
         self._entropy_blocks = 0
-        self._seats = 0
+        self._clients = 0
         self.broker = Broker(config, self.shell, self.disk, self._clock, self._wall, self._entropy, node_id)
         self.broker.node.cluster.myself.port = config.port
         if config.appendonly:
@@ -253,9 +253,9 @@ class Desk:
         self._entropy_blocks += 1
         return hashlib.shake_128(b"%d" % self._entropy_blocks).digest(count)
 
-    def client(self, address: str = "", is_unix: bool = False) -> Seat:
-        self._seats += 1
-        return Seat(self, address or f"127.0.0.1:{50_000 + self._seats}", is_unix)
+    def client(self, address: str = "", is_unix: bool = False) -> LocalClient:
+        self._clients += 1
+        return LocalClient(self, address or f"127.0.0.1:{50_000 + self._clients}", is_unix)
 
     def turn(self) -> None:
         """End the turn, and those that its end begins."""

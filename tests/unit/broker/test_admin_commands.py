@@ -12,7 +12,7 @@ from penstock.broker.commands.observing import draw
 from penstock.broker.commands.table import COMMANDS
 from penstock.broker.config import load
 from penstock.broker.core.membership import FAIL, LEAVING, LINKED, NO_LINK, PFAIL, Peer
-from tests.unit.broker.harness import NODE_ID, Desk
+from tests.unit.broker.harness import NODE_ID, LocalServer
 
 OK = b"+OK\r\n"
 OTHER_ID = b"ab12" * 10
@@ -98,32 +98,34 @@ OTHER_ID = b"ab12" * 10
     ],
 )
 def test_a_wrong_request_is_refused_in_the_words_that_clients_know(words: str, reply: bytes) -> None:
-    assert Desk().client().raw(*words.split(" ")) == reply
+    assert LocalServer().client().raw(*words.split(" ")) == reply
 
 
 def test_bytes_of_a_refused_word_come_back_as_they_were() -> None:
-    seat = Desk().client()
-    assert seat.raw("CONFIG", "SET", b"\xff\r", "1") == b"-ERR Unsupported CONFIG parameter: \xff \r\n"
-    assert seat.raw("CLUSTER", "MEET", "1.2.3.4", b"\xfe") == b"-ERR Invalid TCP port specified: \xfe\r\n"
-    assert seat.raw("DEBUG", b"\xff") == (b"-ERR Unknown DEBUG subcommand or wrong number of arguments for '\xff'\r\n")
+    client = LocalServer().client()
+    assert client.raw("CONFIG", "SET", b"\xff\r", "1") == b"-ERR Unsupported CONFIG parameter: \xff \r\n"
+    assert client.raw("CLUSTER", "MEET", "1.2.3.4", b"\xfe") == b"-ERR Invalid TCP port specified: \xfe\r\n"
+    assert client.raw("DEBUG", b"\xff") == (
+        b"-ERR Unknown DEBUG subcommand or wrong number of arguments for '\xff'\r\n"
+    )
 
 
 # PING and AUTH
 
 
 def test_ping_answers_pong_or_what_it_was_given() -> None:
-    seat = Desk().client()
-    assert seat.raw("PING") == b"+PONG\r\n"
-    assert seat.raw("ping", b"a\r\nb") == b"$4\r\na\r\nb\r\n"
+    client = LocalServer().client()
+    assert client.raw("PING") == b"+PONG\r\n"
+    assert client.raw("ping", b"a\r\nb") == b"$4\r\na\r\nb\r\n"
 
 
 def test_auth_lets_in_and_a_wrong_password_shuts_out_again() -> None:
-    seat = Desk(requirepass=b"secret").client()
-    assert seat.raw("PING") == b"-NOAUTH Authentication required.\r\n"
-    assert seat.raw("AUTH", "secret") == OK
-    assert seat.raw("PING") == b"+PONG\r\n"
-    assert seat.raw("AUTH", "secre") == b"-ERR invalid password\r\n"
-    assert seat.raw("PING") == b"-NOAUTH Authentication required.\r\n"
+    client = LocalServer(requirepass=b"secret").client()
+    assert client.raw("PING") == b"-NOAUTH Authentication required.\r\n"
+    assert client.raw("AUTH", "secret") == OK
+    assert client.raw("PING") == b"+PONG\r\n"
+    assert client.raw("AUTH", "secre") == b"-ERR invalid password\r\n"
+    assert client.raw("PING") == b"-NOAUTH Authentication required.\r\n"
 
 
 # HELLO
@@ -131,7 +133,7 @@ def test_auth_lets_in_and_a_wrong_password_shuts_out_again() -> None:
 
 def test_hello_gives_the_node_and_its_priority_as_strings() -> None:
     node = b"$40\r\n" + NODE_ID + b"\r\n"
-    assert Desk(port=21000).client().raw("HELLO") == (
+    assert LocalServer(port=21000).client().raw("HELLO") == (
         b"*3\r\n:1\r\n" + node + b"*4\r\n" + node + b"$0\r\n\r\n$5\r\n21000\r\n$1\r\n1\r\n"
     )
 
@@ -148,86 +150,86 @@ def test_hello_gives_the_node_and_its_priority_as_strings() -> None:
     ],
 )
 def test_hello_gives_every_known_node_with_its_priority(flags: int, linked: bool, priority: bytes) -> None:
-    desk = Desk()
+    server = LocalServer()
     peer = Peer(OTHER_ID, "10.0.0.2", 7712, flags, 0)
     peer.link = LINKED if linked else NO_LINK
-    desk.broker.node.cluster.peers[OTHER_ID] = peer
-    version, my_id, me, other = desk.client().call("HELLO")
+    server.broker.node.cluster.peers[OTHER_ID] = peer
+    version, my_id, me, other = server.client().call("HELLO")
     assert (version, my_id, me[0]) == (1, NODE_ID, NODE_ID)
     assert other == [OTHER_ID, b"10.0.0.2", b"7712", priority]
 
 
 def test_hello_shows_nodes_in_handshake_and_a_leaving_node_as_the_worst_choice() -> None:
-    seat = Desk().client()
-    seat.call("CLUSTER", "MEET", "10.0.0.3", 7713)
-    seat.call("CLUSTER", "LEAVING", "yes")
-    _, _, me, other = seat.call("HELLO")
+    client = LocalServer().client()
+    client.call("CLUSTER", "MEET", "10.0.0.3", 7713)
+    client.call("CLUSTER", "LEAVING", "yes")
+    _, _, me, other = client.call("HELLO")
     assert me[3] == b"100"
     assert other[1:] == [b"10.0.0.3", b"7713", b"5"]
 
 
 def test_hello_with_a_version_switches_the_protocol_before_its_reply() -> None:
-    seat = Desk().client()
-    three = seat.raw("HELLO", 3)
+    client = LocalServer().client()
+    three = client.raw("HELLO", 3)
     assert three.startswith(b"%7\r\n$6\r\nserver\r\n$8\r\npenstock\r\n")
-    assert seat.raw("CLIENT", "GETNAME") == b"_\r\n"
-    two = seat.raw("HELLO", 2)
+    assert client.raw("CLIENT", "GETNAME") == b"_\r\n"
+    two = client.raw("HELLO", 2)
     assert two.startswith(b"*14\r\n$6\r\nserver\r\n")
-    assert seat.raw("CLIENT", "GETNAME") == b"$-1\r\n"
+    assert client.raw("CLIENT", "GETNAME") == b"$-1\r\n"
 
 
 def test_hello_with_a_version_gives_what_redis_clients_look_at() -> None:
-    seat = Desk().client()
-    reply = seat.call("HELLO", 3, "SETNAME", "bob")
+    client = LocalServer().client()
+    reply = client.call("HELLO", 3, "SETNAME", "bob")
     version = reply.pop(b"version")
     assert re.fullmatch(rb"[0-9]+\..*|unknown", version)
     assert reply == {
         b"server": b"penstock",
         b"proto": 3,
-        b"id": seat.client.id,
+        b"id": client.client.id,
         b"mode": b"cluster",
         b"role": b"master",
         b"modules": [],
     }
-    assert seat.call("CLIENT", "GETNAME") == b"bob"
+    assert client.call("CLIENT", "GETNAME") == b"bob"
 
 
 def test_hello_without_a_password_given_is_refused_where_one_is_set() -> None:
-    seat = Desk(requirepass=b"secret").client()
-    assert seat.raw("HELLO") == b"-NOAUTH Authentication required.\r\n"
-    assert seat.raw("HELLO", 3) == (
+    client = LocalServer(requirepass=b"secret").client()
+    assert client.raw("HELLO") == b"-NOAUTH Authentication required.\r\n"
+    assert client.raw("HELLO", 3) == (
         b"-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> "
         b"AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol "
         b"version at the same time\r\n"
     )
-    assert seat.client.protocol == 2
+    assert client.client.protocol == 2
 
 
 def test_hello_can_bring_the_password() -> None:
-    seat = Desk(requirepass=b"secret").client()
+    client = LocalServer(requirepass=b"secret").client()
     wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
-    assert seat.raw("HELLO", 3, "AUTH", "default", "guess", "SETNAME", "bob") == wrong
-    assert (seat.client.protocol, seat.client.name) == (2, b"")
-    assert seat.raw("HELLO", 3, "AUTH", "root", "secret") == wrong
-    assert seat.call("HELLO", 3, "AUTH", "default", "secret")[b"proto"] == 3
-    assert seat.raw("PING") == b"+PONG\r\n"
+    assert client.raw("HELLO", 3, "AUTH", "default", "guess", "SETNAME", "bob") == wrong
+    assert (client.client.protocol, client.client.name) == (2, b"")
+    assert client.raw("HELLO", 3, "AUTH", "root", "secret") == wrong
+    assert client.call("HELLO", 3, "AUTH", "default", "secret")[b"proto"] == 3
+    assert client.raw("PING") == b"+PONG\r\n"
 
 
 def test_hello_takes_any_password_of_the_default_user_where_none_is_set() -> None:
-    assert Desk().client().call("HELLO", 3, "AUTH", "default", "whatever")[b"proto"] == 3
+    assert LocalServer().client().call("HELLO", 3, "AUTH", "default", "whatever")[b"proto"] == 3
 
 
 # CLIENT
 
 
 def test_client_list_has_a_line_of_known_fields_for_each_client() -> None:
-    desk = Desk()
-    other = desk.client("10.0.0.9:1234")
+    server = LocalServer()
+    other = server.client("10.0.0.9:1234")
     other.call("CLIENT", "SETNAME", "worker")
-    desk.advance(5)
-    seat = desk.client()
+    server.advance(5)
+    client = server.client()
     other.unread, other.buffered = 17, 4000
-    first, second = seat.call("CLIENT", "LIST").decode().splitlines()
+    first, second = client.call("CLIENT", "LIST").decode().splitlines()
     assert first == (
         "id=1 addr=10.0.0.9:1234 fd=8 name=worker age=5 idle=5 flags=N qbuf=17 qbuf-free=0 obl=0 oll=0 "
         "omem=4000 events=r cmd=client"
@@ -237,149 +239,149 @@ def test_client_list_has_a_line_of_known_fields_for_each_client() -> None:
 
 
 def test_client_list_shows_no_command_of_a_client_that_sent_none() -> None:
-    desk = Desk()
-    desk.client()
-    assert desk.client().call("CLIENT", "LIST").splitlines()[0].endswith(b" cmd=NULL")
+    server = LocalServer()
+    server.client()
+    assert server.client().call("CLIENT", "LIST").splitlines()[0].endswith(b" cmd=NULL")
 
 
 def test_client_list_has_letters_for_what_a_client_does() -> None:
-    desk = Desk()
+    server = LocalServer()
     monitor, waiter, local, ending = (
-        desk.client(),
-        desk.client(),
-        desk.client("/tmp/s:0", True),
-        desk.client(),
+        server.client(),
+        server.client(),
+        server.client("/tmp/s:0", True),
+        server.client(),
     )
     monitor.call("MONITOR")
     waiter.send(["GETJOB", "FROM", "q"])
     ending.client.closing = True
     assert local.client.is_unix
-    lines = desk.client().call("CLIENT", "LIST").decode()
+    lines = server.client().call("CLIENT", "LIST").decode()
     assert re.findall(r"flags=(\w+)", lines) == ["O", "b", "U", "c", "N"]
 
 
 def test_client_kill_by_address_closes_the_connection_at_once() -> None:
-    desk = Desk()
-    victim, seat = desk.client("10.0.0.9:1234"), desk.client()
-    assert seat.raw("CLIENT", "KILL", "10.0.0.9:1234") == OK
+    server = LocalServer()
+    victim, client = server.client("10.0.0.9:1234"), server.client()
+    assert client.raw("CLIENT", "KILL", "10.0.0.9:1234") == OK
     assert victim.closed == "now"
-    assert seat.raw("CLIENT", "KILL", "10.0.0.9:1234") == b"-ERR No such client\r\n"
+    assert client.raw("CLIENT", "KILL", "10.0.0.9:1234") == b"-ERR No such client\r\n"
 
 
 def test_a_client_that_kills_itself_gets_its_reply_first() -> None:
-    desk = Desk()
-    seat = desk.client("10.0.0.9:1234")
-    seat.send(["CLIENT", "KILL", "10.0.0.9:1234"], ["PING"])
-    assert seat.pushed() == [b"OK"]
-    assert seat.closed == "after replies"
+    server = LocalServer()
+    client = server.client("10.0.0.9:1234")
+    client.send(["CLIENT", "KILL", "10.0.0.9:1234"], ["PING"])
+    assert client.pushed() == [b"OK"]
+    assert client.closed == "after replies"
 
 
 def test_a_client_that_kills_itself_closes_also_with_replies_off() -> None:
-    seat = Desk().client("10.0.0.9:1234")
-    seat.send(["CLIENT", "REPLY", "OFF"], ["CLIENT", "KILL", "10.0.0.9:1234"])
-    assert (seat.pushed(), seat.closed) == ([], "after replies")
+    client = LocalServer().client("10.0.0.9:1234")
+    client.send(["CLIENT", "REPLY", "OFF"], ["CLIENT", "KILL", "10.0.0.9:1234"])
+    assert (client.pushed(), client.closed) == ([], "after replies")
 
 
 def test_client_kill_with_filters_counts_those_that_pass_all_of_them() -> None:
-    desk = Desk()
-    seat, other, third = desk.client(), desk.client("10.0.0.9:1"), desk.client("10.0.0.9:2")
-    assert seat.call("CLIENT", "KILL", "ID", other.client.id, "ADDR", "10.0.0.9:2") == 0
-    assert seat.call("CLIENT", "KILL", "ID", other.client.id, "addr", "10.0.0.9:1") == 1
+    server = LocalServer()
+    client, other, third = server.client(), server.client("10.0.0.9:1"), server.client("10.0.0.9:2")
+    assert client.call("CLIENT", "KILL", "ID", other.client.id, "ADDR", "10.0.0.9:2") == 0
+    assert client.call("CLIENT", "KILL", "ID", other.client.id, "addr", "10.0.0.9:1") == 1
     assert (other.closed, third.closed) == ("now", "")
-    assert seat.call("CLIENT", "KILL", "TYPE", "normal") == 1
-    assert (third.closed, seat.closed) == ("now", "")
-    assert seat.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no") == 1
-    assert seat.closed == "after replies"
+    assert client.call("CLIENT", "KILL", "TYPE", "normal") == 1
+    assert (third.closed, client.closed) == ("now", "")
+    assert client.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no") == 1
+    assert client.closed == "after replies"
 
 
 def test_a_killed_client_that_waited_is_given_no_job() -> None:
-    desk = Desk()
-    waiter, seat = desk.client("10.0.0.9:1"), desk.client()
+    server = LocalServer()
+    waiter, client = server.client("10.0.0.9:1"), server.client()
     waiter.send(["GETJOB", "FROM", "q"])
-    seat.send(["CLIENT", "KILL", "10.0.0.9:1"], ["ADDJOB", "q", "b", "0"], ["QLEN", "q"])
-    assert seat.pushed()[2] == 1
+    client.send(["CLIENT", "KILL", "10.0.0.9:1"], ["ADDJOB", "q", "b", "0"], ["QLEN", "q"])
+    assert client.pushed()[2] == 1
 
 
 def test_a_client_has_the_name_it_gave_itself() -> None:
-    seat = Desk().client()
-    assert seat.raw("CLIENT", "GETNAME") == b"$-1\r\n"
-    assert seat.raw("CLIENT", "SETNAME", "bob!~") == OK
-    assert seat.raw("CLIENT", "GETNAME") == b"$5\r\nbob!~\r\n"
-    assert seat.raw("CLIENT", "SETNAME", "") == OK
-    assert seat.raw("CLIENT", "GETNAME") == b"$-1\r\n"
+    client = LocalServer().client()
+    assert client.raw("CLIENT", "GETNAME") == b"$-1\r\n"
+    assert client.raw("CLIENT", "SETNAME", "bob!~") == OK
+    assert client.raw("CLIENT", "GETNAME") == b"$5\r\nbob!~\r\n"
+    assert client.raw("CLIENT", "SETNAME", "") == OK
+    assert client.raw("CLIENT", "GETNAME") == b"$-1\r\n"
 
 
 def test_names_have_a_limit() -> None:
-    seat = Desk().client()
-    assert seat.raw("CLIENT", "SETNAME", "x" * 1024) == OK
-    assert seat.raw("CLIENT", "SETNAME", "x" * 1025).startswith(b"-ERR Client names can be at most 1024")
-    assert seat.raw("CLIENT", "SETINFO", "lib-ver", "1" * 1025).startswith(b"-ERR lib-ver can be at most")
+    client = LocalServer().client()
+    assert client.raw("CLIENT", "SETNAME", "x" * 1024) == OK
+    assert client.raw("CLIENT", "SETNAME", "x" * 1025).startswith(b"-ERR Client names can be at most 1024")
+    assert client.raw("CLIENT", "SETINFO", "lib-ver", "1" * 1025).startswith(b"-ERR lib-ver can be at most")
 
 
 def test_a_client_may_tell_its_library() -> None:
-    seat = Desk().client()
-    assert seat.raw("CLIENT", "SETINFO", "LIB-NAME", "redis-py") == OK
-    assert seat.raw("CLIENT", "SETINFO", "lib-ver", "6.1") == OK
-    assert seat.client.library == {b"lib-name": b"redis-py", b"lib-ver": b"6.1"}
-    assert seat.raw("CLIENT", "SETINFO", "lib-name", "a b") == (
+    client = LocalServer().client()
+    assert client.raw("CLIENT", "SETINFO", "LIB-NAME", "redis-py") == OK
+    assert client.raw("CLIENT", "SETINFO", "lib-ver", "6.1") == OK
+    assert client.client.library == {b"lib-name": b"redis-py", b"lib-ver": b"6.1"}
+    assert client.raw("CLIENT", "SETINFO", "lib-name", "a b") == (
         b"-ERR lib-name cannot contain spaces, newlines or special characters.\r\n"
     )
 
 
 def test_a_client_can_ask_for_its_id() -> None:
-    desk = Desk()
-    desk.client()
-    assert desk.client().raw("CLIENT", "ID") == b":2\r\n"
+    server = LocalServer()
+    server.client()
+    assert server.client().raw("CLIENT", "ID") == b":2\r\n"
 
 
 def test_client_pause_holds_the_requests_of_all_clients() -> None:
-    desk = Desk()
-    seat, other = desk.client(), desk.client()
-    seat.send(["CLIENT", "PAUSE", "500"], ["PING", "mine"])
+    server = LocalServer()
+    client, other = server.client(), server.client()
+    client.send(["CLIENT", "PAUSE", "500"], ["PING", "mine"])
     other.send(["PING", "theirs"])
-    assert (seat.pushed(), other.pushed()) == ([b"OK"], [])
-    desk.advance(0.4)
-    assert (seat.pushed(), other.pushed()) == ([], [])
-    desk.advance(0.2)
-    assert (seat.pushed(), other.pushed()) == ([b"mine"], [b"theirs"])
+    assert (client.pushed(), other.pushed()) == ([b"OK"], [])
+    server.advance(0.4)
+    assert (client.pushed(), other.pushed()) == ([], [])
+    server.advance(0.2)
+    assert (client.pushed(), other.pushed()) == ([b"mine"], [b"theirs"])
 
 
 def test_client_reply_off_mutes_everything_until_on() -> None:
-    seat = Desk().client()
-    seat.send(["CLIENT", "REPLY", "OFF"], ["PING"], ["FROB"], ["CLIENT", "REPLY", "SKIP"], ["PING"], ["PING"])
-    assert seat.pushed() == []
-    assert seat.raw("CLIENT", "REPLY", "ON") == OK
-    assert seat.raw("PING") == b"+PONG\r\n"
+    client = LocalServer().client()
+    client.send(["CLIENT", "REPLY", "OFF"], ["PING"], ["FROB"], ["CLIENT", "REPLY", "SKIP"], ["PING"], ["PING"])
+    assert client.pushed() == []
+    assert client.raw("CLIENT", "REPLY", "ON") == OK
+    assert client.raw("PING") == b"+PONG\r\n"
 
 
 def test_client_reply_skip_mutes_itself_and_the_next_command_only() -> None:
-    seat = Desk().client()
-    seat.send(["CLIENT", "REPLY", "SKIP"], ["PING", "a"], ["PING", "b"], ["PING", "c"])
-    assert seat.pushed() == [b"b", b"c"]
-    seat.send(["CLIENT", "REPLY", "SKIP"], ["CLIENT", "REPLY", "SKIP"], ["PING", "a"], ["PING", "b"])
-    assert seat.pushed() == [b"b"]
+    client = LocalServer().client()
+    client.send(["CLIENT", "REPLY", "SKIP"], ["PING", "a"], ["PING", "b"], ["PING", "c"])
+    assert client.pushed() == [b"b", b"c"]
+    client.send(["CLIENT", "REPLY", "SKIP"], ["CLIENT", "REPLY", "SKIP"], ["PING", "a"], ["PING", "b"])
+    assert client.pushed() == [b"b"]
 
 
 def test_client_reply_skip_mutes_a_reply_that_comes_later() -> None:
-    desk = Desk()
-    seat = desk.client()
-    seat.send(["CLIENT", "REPLY", "SKIP"], ["GETJOB", "TIMEOUT", "300", "FROM", "q"], ["PING"])
-    desk.advance(0.5)
-    assert seat.pushed() == [b"PONG"]
+    server = LocalServer()
+    client = server.client()
+    client.send(["CLIENT", "REPLY", "SKIP"], ["GETJOB", "TIMEOUT", "300", "FROM", "q"], ["PING"])
+    server.advance(0.5)
+    assert client.pushed() == [b"PONG"]
 
 
 def test_what_a_muted_client_adds_is_written_down_in_the_same_turn() -> None:
-    desk = Desk(appendonly=True)
-    desk.client().send(["CLIENT", "REPLY", "OFF"], ["ADDJOB", "q", "body", "0"])
-    assert b"LOADJOB" in desk.disk.files["disque.aof"]
+    server = LocalServer(appendonly=True)
+    server.client().send(["CLIENT", "REPLY", "OFF"], ["ADDJOB", "q", "body", "0"])
+    assert b"LOADJOB" in server.disk.files["disque.aof"]
 
 
 def test_client_reply_off_mutes_a_reply_that_comes_later() -> None:
-    desk = Desk()
-    seat = desk.client()
-    seat.send(["CLIENT", "REPLY", "OFF"], ["GETJOB", "TIMEOUT", "300", "FROM", "q"], ["PING"])
-    desk.advance(0.5)
-    assert seat.pushed() == []
+    server = LocalServer()
+    client = server.client()
+    client.send(["CLIENT", "REPLY", "OFF"], ["GETJOB", "TIMEOUT", "300", "FROM", "q"], ["PING"])
+    server.advance(0.5)
+    assert client.pushed() == []
 
 
 # INFO
@@ -407,8 +409,8 @@ JOURNAL_KEYS = (
 LOADING_KEYS = "loading_start_time loading_total_bytes loading_loaded_bytes loading_loaded_perc loading_eta_seconds"
 
 
-def info(desk: Desk, *section: str) -> dict[str, dict[str, str]]:
-    text = desk.client().call("INFO", *section).decode()
+def info(server: LocalServer, *section: str) -> dict[str, dict[str, str]]:
+    text = server.client().call("INFO", *section).decode()
     parts = {}
     for part in text.split("\r\n\r\n") if text else []:
         title, *lines = part.removesuffix("\r\n").split("\r\n")
@@ -417,31 +419,31 @@ def info(desk: Desk, *section: str) -> dict[str, dict[str, str]]:
 
 
 def test_info_has_the_sections_and_keys_that_tools_look_for_in_their_order() -> None:
-    found = info(Desk())
+    found = info(LocalServer())
     assert {title: " ".join(pairs) for title, pairs in found.items()} == SECTIONS
     assert list(found) == list(SECTIONS)
 
 
 def test_info_sections_are_headed_and_separated_by_an_empty_line() -> None:
-    text = Desk().client().call("INFO")
+    text = LocalServer().client().call("INFO")
     assert text.startswith(b"# Server\r\ndisque_version:1.0-rc1\r\ndisque_git_sha1:00000000\r\n")
     assert b"\r\n\r\n# Jobs\r\nregistered_jobs:0\r\n\r\n# Queues\r\nregistered_queues:0\r\n\r\n# Pers" in text
     assert text.endswith(b"\r\nused_cpu_user_children:0.12\r\n")
 
 
 def test_info_gives_one_section_by_name_in_any_case_and_nothing_for_an_unknown_one() -> None:
-    seat = Desk().client()
-    assert seat.raw("INFO", "JOBS") == b"$27\r\n# Jobs\r\nregistered_jobs:0\r\n\r\n"
-    assert seat.raw("INFO", "frob") == b"$0\r\n\r\n"
-    assert seat.call("INFO", "default").startswith(b"# Server\r\n")
+    client = LocalServer().client()
+    assert client.raw("INFO", "JOBS") == b"$27\r\n# Jobs\r\nregistered_jobs:0\r\n\r\n"
+    assert client.raw("INFO", "frob") == b"$0\r\n\r\n"
+    assert client.call("INFO", "default").startswith(b"# Server\r\n")
 
 
 def test_info_tells_about_the_node() -> None:
-    desk = Desk(port=7799)
-    desk.client().send(["GETJOB", "FROM", "empty"])
-    desk.client().unread = 77
-    desk.client().call("ADDJOB", "q", "body", 0)
-    found = info(desk)
+    server = LocalServer(port=7799)
+    server.client().send(["GETJOB", "FROM", "empty"])
+    server.client().unread = 77
+    server.client().call("ADDJOB", "q", "body", 0)
+    found = info(server)
     assert re.fullmatch("[0-9a-f]{40}", found["Server"]["run_id"])
     assert found["Server"]["disque_build_id"] == found["Server"]["run_id"][:16]
     assert found["Server"]["tcp_port"] == "7799"
@@ -454,7 +456,7 @@ def test_info_tells_about_the_node() -> None:
         "client_biggest_input_buf": "77",
         "blocked_clients": "1",
     }
-    used = desk.broker.node.memory.used_bytes
+    used = server.broker.node.memory.used_bytes
     assert found["Memory"]["used_memory"] == found["Memory"]["used_memory_peak"] == str(used)
     assert found["Memory"]["used_memory_human"] == f"{used / 1024:.2f}K"
     assert found["Memory"]["mem_fragmentation_ratio"] == f"{200_000 / used:.2f}"
@@ -465,27 +467,27 @@ def test_info_tells_about_the_node() -> None:
 
 
 def test_info_all_adds_the_commands_that_were_called() -> None:
-    desk = Desk()
-    desk.client().call("DEBUG", "SLEEP", "0.25")
-    assert "Commandstats" not in info(desk)
-    found = info(desk, "all")
+    server = LocalServer()
+    server.client().call("DEBUG", "SLEEP", "0.25")
+    assert "Commandstats" not in info(server)
+    found = info(server, "all")
     assert list(found) == [*SECTIONS, "Commandstats"]
     assert found["Commandstats"]["cmdstat_debug"] == "calls=1,usec=250000,usec_per_call=250000.00"
     assert found["Commandstats"]["cmdstat_info"].startswith("calls=1,")
-    assert set(info(desk, "commandstats")["Commandstats"]) == {"cmdstat_debug", "cmdstat_info"}
+    assert set(info(server, "commandstats")["Commandstats"]) == {"cmdstat_debug", "cmdstat_info"}
 
 
 def test_info_tells_more_of_a_journal_that_is_on() -> None:
-    found = info(Desk(appendonly=True), "persistence")["Persistence"]
+    found = info(LocalServer(appendonly=True), "persistence")["Persistence"]
     assert " ".join(found) == f"{SECTIONS['Persistence']} {JOURNAL_KEYS}"
     assert (found["aof_enabled"], found["aof_state"], found["aof_last_write_status"]) == ("1", "on", "ok")
 
 
 def test_info_tells_how_far_loading_has_come() -> None:
-    desk = Desk()
-    desk.broker.persistence.begin_load(1000)
-    desk.now_s += 3
-    found = info(desk, "persistence")["Persistence"]
+    server = LocalServer()
+    server.broker.persistence.begin_load(1000)
+    server.now_s += 3
+    found = info(server, "persistence")["Persistence"]
     assert " ".join(found) == f"{SECTIONS['Persistence']} {LOADING_KEYS}"
     assert found["loading"] == "1"
     assert found["loading_start_time"] == "1700000000"
@@ -496,117 +498,117 @@ def test_info_tells_how_far_loading_has_come() -> None:
 
 
 def test_command_gives_every_command_with_its_arity_and_flags() -> None:
-    seat = Desk().client()
-    rows = seat.call("COMMAND")
+    client = LocalServer().client()
+    rows = client.call("COMMAND")
     assert {row[0].decode() for row in rows} == set(COMMANDS)
     assert [b"addjob", -4, [b"write", b"denyoom", b"fast"], 0, 0, 0] in rows
-    assert seat.call("COMMAND", "COUNT") == len(COMMANDS)
+    assert client.call("COMMAND", "COUNT") == len(COMMANDS)
 
 
 def test_command_info_has_a_null_for_a_command_that_is_not_there() -> None:
-    assert Desk().client().raw("COMMAND", "info", "FROB", "QLEN") == (
+    assert LocalServer().client().raw("COMMAND", "info", "FROB", "QLEN") == (
         b"*2\r\n$-1\r\n*6\r\n$4\r\nqlen\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:0\r\n:0\r\n:0\r\n"
     )
 
 
 def test_command_leaves_out_what_the_configuration_removed() -> None:
-    seat = Desk(rename_command={b"debug": b"", b"config": b"settings"}).client()
-    assert seat.call("COMMAND", "COUNT") == len(COMMANDS) - 1
-    assert seat.call("COMMAND", "INFO", "debug", "config") == [None, None]
-    assert seat.call("COMMAND", "INFO", "settings")[0][0] == b"config"
+    client = LocalServer(rename_command={b"debug": b"", b"config": b"settings"}).client()
+    assert client.call("COMMAND", "COUNT") == len(COMMANDS) - 1
+    assert client.call("COMMAND", "INFO", "debug", "config") == [None, None]
+    assert client.call("COMMAND", "INFO", "settings")[0][0] == b"config"
 
 
 def test_command_docs_is_empty_but_no_error() -> None:
-    seat = Desk().client()
-    assert seat.raw("COMMAND", "DOCS") == b"*0\r\n"
-    seat.call("HELLO", 3)
-    assert seat.raw("COMMAND", "DOCS", "get") == b"%0\r\n"
+    client = LocalServer().client()
+    assert client.raw("COMMAND", "DOCS") == b"*0\r\n"
+    client.call("HELLO", 3)
+    assert client.raw("COMMAND", "DOCS", "get") == b"%0\r\n"
 
 
 def test_time_is_the_wall_clock() -> None:
-    desk = Desk()
-    desk.now_s += 0.25
-    assert desk.client().raw("TIME") == b"*2\r\n$10\r\n1700000000\r\n$6\r\n250000\r\n"
+    server = LocalServer()
+    server.now_s += 0.25
+    assert server.client().raw("TIME") == b"*2\r\n$10\r\n1700000000\r\n$6\r\n250000\r\n"
 
 
 # MONITOR, SLOWLOG, LATENCY
 
 
 def test_a_monitor_sees_commands_before_they_run() -> None:
-    desk = Desk()
-    monitor, seat = desk.client(), desk.client()
+    server = LocalServer()
+    monitor, client = server.client(), server.client()
     assert monitor.raw("MONITOR") == OK
-    seat.send(["ADDJOB", b'q"x', b"a\r\n\x01", "0"])
+    client.send(["ADDJOB", b'q"x', b"a\r\n\x01", "0"])
     assert monitor.pushed() == [rb'1700000000.000000 [127.0.0.1:50002] "ADDJOB" "q\"x" "a\r\n\x01" "0"']
 
 
 def test_a_second_monitor_on_a_connection_gets_no_reply_and_no_second_line() -> None:
-    desk = Desk()
-    monitor = desk.client()
+    server = LocalServer()
+    monitor = server.client()
     monitor.call("MONITOR")
     assert monitor.raw("MONITOR") == b""
-    desk.client().call("PING")
+    server.client().call("PING")
     assert len(monitor.pushed()) == 1
 
 
 def test_slowlog_keeps_what_was_slow_newest_first() -> None:
-    desk = Desk()
-    seat = desk.client()
-    seat.call("PING")
+    server = LocalServer()
+    client = server.client()
+    client.call("PING")
     for seconds in ("0.5", "0.25"):
-        seat.call("DEBUG", "SLEEP", seconds)
-    assert seat.call("SLOWLOG", "LEN") == 2
-    assert seat.call("SLOWLOG", "GET") == [
+        client.call("DEBUG", "SLEEP", seconds)
+    assert client.call("SLOWLOG", "LEN") == 2
+    assert client.call("SLOWLOG", "GET") == [
         [1, 1700000000, 250000, [b"DEBUG", b"SLEEP", b"0.25"]],
         [0, 1700000000, 500000, [b"DEBUG", b"SLEEP", b"0.5"]],
     ]
-    assert [entry[0] for entry in seat.call("SLOWLOG", "GET", 1)] == [1]
-    assert len(seat.call("SLOWLOG", "GET", -1)) == 2
-    assert seat.raw("SLOWLOG", "RESET") == OK
-    assert seat.raw("SLOWLOG", "GET") == b"*0\r\n"
+    assert [entry[0] for entry in client.call("SLOWLOG", "GET", 1)] == [1]
+    assert len(client.call("SLOWLOG", "GET", -1)) == 2
+    assert client.raw("SLOWLOG", "RESET") == OK
+    assert client.raw("SLOWLOG", "GET") == b"*0\r\n"
 
 
 def test_slowlog_gives_ten_unless_told() -> None:
-    seat = Desk().client()
+    client = LocalServer().client()
     for _ in range(12):
-        seat.call("DEBUG", "SLEEP", "0.5")
-    assert len(seat.call("SLOWLOG", "GET")) == 10
-    assert len(seat.call("SLOWLOG", "GET", 100)) == 12
+        client.call("DEBUG", "SLEEP", "0.5")
+    assert len(client.call("SLOWLOG", "GET")) == 10
+    assert len(client.call("SLOWLOG", "GET", 100)) == 12
 
 
-def slow_desk() -> Desk:
-    desk = Desk()
-    seat = desk.client()
-    seat.call("CONFIG", "SET", "latency-monitor-threshold", 100)
+def slow_desk() -> LocalServer:
+    server = LocalServer()
+    client = server.client()
+    client.call("CONFIG", "SET", "latency-monitor-threshold", 100)
     for seconds in ("0.25", "0.5", "0.125", "0.01"):
-        desk.advance(2)
-        seat.call("DEBUG", "SLEEP", seconds)
-    return desk
+        server.advance(2)
+        client.call("DEBUG", "SLEEP", seconds)
+    return server
 
 
 def test_latency_tells_spikes_by_event() -> None:
-    seat = slow_desk().client()
-    assert seat.call("LATENCY", "LATEST") == [[b"command", 1700000006, 125, 500]]
-    assert seat.call("LATENCY", "HISTORY", "command") == [
+    client = slow_desk().client()
+    assert client.call("LATENCY", "LATEST") == [[b"command", 1700000006, 125, 500]]
+    assert client.call("LATENCY", "HISTORY", "command") == [
         [1700000002, 250],
         [1700000004, 500],
         [1700000006, 125],
     ]
-    assert seat.raw("LATENCY", "HISTORY", "fork") == b"*0\r\n"
+    assert client.raw("LATENCY", "HISTORY", "fork") == b"*0\r\n"
 
 
 def test_latency_is_watched_from_the_start_where_the_configuration_says_so() -> None:
-    seat = Desk(latency_monitor_threshold=100).client()
-    seat.call("DEBUG", "SLEEP", "0.5")
-    assert seat.call("LATENCY", "LATEST") == [[b"command", 1700000000, 500, 500]]
+    client = LocalServer(latency_monitor_threshold=100).client()
+    client.call("DEBUG", "SLEEP", "0.5")
+    assert client.call("LATENCY", "LATEST") == [[b"command", 1700000000, 500, 500]]
 
 
 def test_latency_reset_forgets_the_named_events_or_all() -> None:
-    seat = slow_desk().client()
-    assert seat.raw("LATENCY", "RESET", "fork") == b":0\r\n"
-    assert seat.raw("LATENCY", "RESET", "command", "fork") == b":1\r\n"
-    assert seat.raw("LATENCY", "RESET") == b":0\r\n"
-    assert seat.raw("LATENCY", "LATEST") == b"*0\r\n"
+    client = slow_desk().client()
+    assert client.raw("LATENCY", "RESET", "fork") == b":0\r\n"
+    assert client.raw("LATENCY", "RESET", "command", "fork") == b":1\r\n"
+    assert client.raw("LATENCY", "RESET") == b":0\r\n"
+    assert client.raw("LATENCY", "LATEST") == b"*0\r\n"
 
 
 def test_latency_graph_draws_a_column_for_each_spike() -> None:
@@ -624,11 +626,11 @@ def test_latency_graph_shows_the_newest_spikes_when_there_are_many() -> None:
 
 
 def test_latency_doctor_says_what_to_do() -> None:
-    desk = Desk()
-    seat = desk.client()
-    assert b"CONFIG SET latency-monitor-threshold" in seat.call("LATENCY", "DOCTOR")
-    seat.call("CONFIG", "SET", "latency-monitor-threshold", 100)
-    assert b"All is well" in seat.call("LATENCY", "DOCTOR")
+    server = LocalServer()
+    client = server.client()
+    assert b"CONFIG SET latency-monitor-threshold" in client.call("LATENCY", "DOCTOR")
+    client.call("CONFIG", "SET", "latency-monitor-threshold", 100)
+    assert b"All is well" in client.call("LATENCY", "DOCTOR")
     report = slow_desk().client().call("LATENCY", "DOCTOR")
     assert b"1. command: 3 spikes, one every 2 s; 292 ms on average, 500 ms at worst." in report
     assert b"SLOWLOG" in report
@@ -638,62 +640,62 @@ def test_latency_doctor_says_what_to_do() -> None:
 
 
 def test_config_get_is_flat_in_resp2_and_a_map_in_resp3() -> None:
-    seat = Desk().client()
-    assert seat.raw("CONFIG", "GET", "maxmemory") == b"*2\r\n$9\r\nmaxmemory\r\n$10\r\n1073741824\r\n"
-    assert seat.raw("CONFIG", "GET", "frob*") == b"*0\r\n"
-    assert list(seat.flat_map("CONFIG", "GET", "*"))[:3] == [b"requirepass", b"unixsocket", b"logfile"]
-    seat.call("HELLO", 3)
-    assert seat.call("CONFIG", "GET", "appendf*") == {b"appendfsync": b"everysec"}
+    client = LocalServer().client()
+    assert client.raw("CONFIG", "GET", "maxmemory") == b"*2\r\n$9\r\nmaxmemory\r\n$10\r\n1073741824\r\n"
+    assert client.raw("CONFIG", "GET", "frob*") == b"*0\r\n"
+    assert list(client.flat_map("CONFIG", "GET", "*"))[:3] == [b"requirepass", b"unixsocket", b"logfile"]
+    client.call("HELLO", 3)
+    assert client.call("CONFIG", "GET", "appendf*") == {b"appendfsync": b"everysec"}
 
 
 def test_config_set_of_memory_takes_effect_at_once() -> None:
-    desk = Desk()
-    seat = desk.client()
-    assert seat.raw("CONFIG", "SET", "maxmemory", "1kb") == OK
-    assert seat.raw("ADDJOB", "q", "b", 0) == (b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
-    assert seat.raw("CONFIG", "SET", "MAXMEMORY", "0") == OK
-    assert "I'm out of memory" in str(seat.call("ADDJOB", "q", "b", 0))  # not OOM: other nodes may keep it
-    assert seat.raw("CONFIG", "SET", "maxmemory", "1gb") == OK
-    assert len(seat.call("ADDJOB", "q", "b", 0)) == 40
-    assert seat.raw("CONFIG", "SET", "maxmemory-policy", "noeviction") == OK
-    assert desk.broker.node.memory.evict is False
+    server = LocalServer()
+    client = server.client()
+    assert client.raw("CONFIG", "SET", "maxmemory", "1kb") == OK
+    assert client.raw("ADDJOB", "q", "b", 0) == (b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
+    assert client.raw("CONFIG", "SET", "MAXMEMORY", "0") == OK
+    assert "I'm out of memory" in str(client.call("ADDJOB", "q", "b", 0))  # not OOM: other nodes may keep it
+    assert client.raw("CONFIG", "SET", "maxmemory", "1gb") == OK
+    assert len(client.call("ADDJOB", "q", "b", 0)) == 40
+    assert client.raw("CONFIG", "SET", "maxmemory-policy", "noeviction") == OK
+    assert server.broker.node.memory.evict is False
 
 
 def test_config_set_of_a_password_shuts_out_clients_that_are_connected() -> None:
-    desk = Desk()
-    seat, other = desk.client(), desk.client()
-    assert seat.raw("CONFIG", "SET", "requirepass", "secret") == OK
+    server = LocalServer()
+    client, other = server.client(), server.client()
+    assert client.raw("CONFIG", "SET", "requirepass", "secret") == OK
     assert other.raw("PING") == b"-NOAUTH Authentication required.\r\n"
-    assert seat.raw("AUTH", "secret") == OK
-    assert seat.raw("CONFIG", "SET", "requirepass", "") == OK
+    assert client.raw("AUTH", "secret") == OK
+    assert client.raw("CONFIG", "SET", "requirepass", "") == OK
     assert other.raw("PING") == b"+PONG\r\n"
 
 
 def test_config_set_of_the_slow_log_takes_effect_at_once() -> None:
-    seat = Desk().client()
-    seat.call("CONFIG", "SET", "slowlog-log-slower-than", 600_000)
-    seat.call("DEBUG", "SLEEP", "0.5")
-    assert seat.call("SLOWLOG", "LEN") == 0
-    seat.call("CONFIG", "SET", "slowlog-log-slower-than", 400_000)
-    seat.call("DEBUG", "SLEEP", "0.5")
-    assert seat.call("SLOWLOG", "LEN") == 1
+    client = LocalServer().client()
+    client.call("CONFIG", "SET", "slowlog-log-slower-than", 600_000)
+    client.call("DEBUG", "SLEEP", "0.5")
+    assert client.call("SLOWLOG", "LEN") == 0
+    client.call("CONFIG", "SET", "slowlog-log-slower-than", 400_000)
+    client.call("DEBUG", "SLEEP", "0.5")
+    assert client.call("SLOWLOG", "LEN") == 1
 
 
 def test_a_smaller_slow_log_keeps_the_newest() -> None:
-    seat = Desk().client()
+    client = LocalServer().client()
     for _ in range(5):
-        seat.call("DEBUG", "SLEEP", "0.5")
-    seat.call("CONFIG", "SET", "slowlog-max-len", 2)
-    assert [entry[0] for entry in seat.call("SLOWLOG", "GET")] == [4, 3]
+        client.call("DEBUG", "SLEEP", "0.5")
+    client.call("CONFIG", "SET", "slowlog-max-len", 2)
+    assert [entry[0] for entry in client.call("SLOWLOG", "GET")] == [4, 3]
 
 
 def test_what_concerns_the_process_is_put_into_effect_by_the_shell() -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for name, value in (("dir", "/tmp"), ("maxclients", "50"), ("loglevel", "debug"), ("hz", "900")):
-        assert seat.raw("CONFIG", "SET", name, value) == OK
-    assert seat.raw("CONFIG", "SET", "tcp-keepalive", "yes") == OK
-    assert desk.shell.asked == [
+        assert client.raw("CONFIG", "SET", name, value) == OK
+    assert client.raw("CONFIG", "SET", "tcp-keepalive", "yes") == OK
+    assert server.shell.asked == [
         ("apply", "dir", "/tmp"),
         ("apply", "maxclients", 50),
         ("apply", "loglevel", "debug"),
@@ -703,141 +705,141 @@ def test_what_concerns_the_process_is_put_into_effect_by_the_shell() -> None:
 
 
 def test_what_the_shell_refuses_is_not_stored() -> None:
-    desk = Desk()
-    seat = desk.client()
-    desk.shell.refuses["dir"] = "Changing directory: No such file or directory"
-    before = desk.broker.config.dir
-    assert seat.raw("CONFIG", "SET", "dir", "/nowhere") == (b"-ERR Changing directory: No such file or directory\r\n")
-    assert desk.broker.config.dir == before
+    server = LocalServer()
+    client = server.client()
+    server.shell.refuses["dir"] = "Changing directory: No such file or directory"
+    before = server.broker.config.dir
+    assert client.raw("CONFIG", "SET", "dir", "/nowhere") == (b"-ERR Changing directory: No such file or directory\r\n")
+    assert server.broker.config.dir == before
 
 
 def test_config_set_turns_the_journal_on_with_a_rewrite_and_off() -> None:
-    desk = Desk()
-    seat = desk.client()
-    job = seat.call("ADDJOB", "q", "before", 0)
-    assert seat.raw("CONFIG", "SET", "appendonly", "yes") == OK
-    assert info(desk, "persistence")["Persistence"]["aof_state"] == "wait-rewrite"
-    desk.finish_rewrite()
-    assert info(desk, "persistence")["Persistence"]["aof_state"] == "on"
-    assert job in desk.disk.files["disque.aof"]
-    assert seat.raw("CONFIG", "SET", "appendfsync", "always") == OK
-    assert desk.broker.journal is not None
-    assert desk.broker.journal.policy == "always"
-    assert seat.raw("CONFIG", "SET", "appendonly", "no") == OK
-    assert info(desk, "persistence")["Persistence"]["aof_state"] == "off"
+    server = LocalServer()
+    client = server.client()
+    job = client.call("ADDJOB", "q", "before", 0)
+    assert client.raw("CONFIG", "SET", "appendonly", "yes") == OK
+    assert info(server, "persistence")["Persistence"]["aof_state"] == "wait-rewrite"
+    server.finish_rewrite()
+    assert info(server, "persistence")["Persistence"]["aof_state"] == "on"
+    assert job in server.disk.files["disque.aof"]
+    assert client.raw("CONFIG", "SET", "appendfsync", "always") == OK
+    assert server.broker.journal is not None
+    assert server.broker.journal.policy == "always"
+    assert client.raw("CONFIG", "SET", "appendonly", "no") == OK
+    assert info(server, "persistence")["Persistence"]["aof_state"] == "off"
 
 
 def test_a_journal_that_cannot_be_turned_on_stays_off() -> None:
-    desk = Desk()
-    seat = desk.client()
-    seat.call("BGREWRITEAOF")
+    server = LocalServer()
+    client = server.client()
+    client.call("BGREWRITEAOF")
     refusal = b"-ERR Unable to turn on AOF. Check server logs.\r\n"
-    assert seat.raw("CONFIG", "SET", "appendonly", "yes") == refusal
-    assert seat.flat_map("CONFIG", "GET", "appendonly") == {b"appendonly": b"no"}
+    assert client.raw("CONFIG", "SET", "appendonly", "yes") == refusal
+    assert client.flat_map("CONFIG", "GET", "appendonly") == {b"appendonly": b"no"}
 
 
 def test_config_resetstat_zeroes_totals_and_command_statistics() -> None:
-    desk = Desk()
-    seat = desk.client()
-    seat.call("PING")
-    assert seat.raw("CONFIG", "RESETSTAT") == OK
-    found = info(desk, "all")
+    server = LocalServer()
+    client = server.client()
+    client.call("PING")
+    assert client.raw("CONFIG", "RESETSTAT") == OK
+    found = info(server, "all")
     assert found["Stats"]["total_connections_received"] == "1"  # the one that asks
     assert "cmdstat_ping" not in found["Commandstats"]
 
 
 def test_config_resetstat_makes_no_rate_negative() -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for _ in range(50):
-        seat.call("PING")
-    desk.advance(1)
-    seat.call("CONFIG", "RESETSTAT")
-    desk.advance(0.2)
-    assert not info(desk, "stats")["Stats"]["instantaneous_output_kbps"].startswith("-")
+        client.call("PING")
+    server.advance(1)
+    client.call("CONFIG", "RESETSTAT")
+    server.advance(0.2)
+    assert not info(server, "stats")["Stats"]["instantaneous_output_kbps"].startswith("-")
 
 
 def test_config_rewrite_writes_what_is_in_force(tmp_path: Path) -> None:
     file = tmp_path / "node.conf"
     file.write_text("# mine\nhz 20\n")
-    desk = Desk()
-    desk.broker.config = load(str(file), [])
-    seat = desk.client()
-    seat.call("CONFIG", "SET", "timeout", 30)
-    assert seat.raw("CONFIG", "REWRITE") == OK
+    server = LocalServer()
+    server.broker.config = load(str(file), [])
+    client = server.client()
+    client.call("CONFIG", "SET", "timeout", 30)
+    assert client.raw("CONFIG", "REWRITE") == OK
     assert file.read_text().startswith("# mine\nhz 20\n")
     assert "\ntimeout 30\n" in file.read_text()
 
 
 def test_config_rewrite_tells_why_it_failed(tmp_path: Path) -> None:
-    desk = Desk(file=str(tmp_path / "gone" / "node.conf"))
-    assert desk.client().raw("CONFIG", "REWRITE") == (b"-ERR Rewriting config file: No such file or directory\r\n")
+    server = LocalServer(file=str(tmp_path / "gone" / "node.conf"))
+    assert server.client().raw("CONFIG", "REWRITE") == (b"-ERR Rewriting config file: No such file or directory\r\n")
 
 
 # BGREWRITEAOF and SHUTDOWN
 
 
 def test_bgrewriteaof_writes_a_file_even_with_the_journal_off() -> None:
-    desk = Desk()
-    seat = desk.client()
-    job = seat.call("ADDJOB", "q", "body", 0)
-    assert seat.raw("BGREWRITEAOF") == b"+Background append only file rewriting started\r\n"
-    assert seat.raw("BGREWRITEAOF") == (b"-ERR Background append only file rewriting already in progress\r\n")
-    desk.finish_rewrite()
-    assert job in desk.disk.files["disque.aof"]
-    assert info(desk, "persistence")["Persistence"]["aof_last_bgrewrite_status"] == "ok"
+    server = LocalServer()
+    client = server.client()
+    job = client.call("ADDJOB", "q", "body", 0)
+    assert client.raw("BGREWRITEAOF") == b"+Background append only file rewriting started\r\n"
+    assert client.raw("BGREWRITEAOF") == (b"-ERR Background append only file rewriting already in progress\r\n")
+    server.finish_rewrite()
+    assert job in server.disk.files["disque.aof"]
+    assert info(server, "persistence")["Persistence"]["aof_last_bgrewrite_status"] == "ok"
 
 
 @pytest.mark.parametrize("words", [["SHUTDOWN"], ["shutdown", "rewrite-aof"]])
 def test_shutdown_closes_the_journal_then_stops_without_a_reply(words: list[str]) -> None:
-    desk = Desk(appendonly=True)
-    seat = desk.client()
-    seat.call("ADDJOB", "q", "body", 0)
-    assert seat.raw(*words) == b""
-    assert desk.shell.asked == [("stop",)]
-    assert seat.closed == "after replies"
-    assert desk.broker.journal is None
-    assert desk.disk.files["disque.aof.state"].endswith(b"CLEAN\r\n")
+    server = LocalServer(appendonly=True)
+    client = server.client()
+    client.call("ADDJOB", "q", "body", 0)
+    assert client.raw(*words) == b""
+    assert server.shell.asked == [("stop",)]
+    assert client.closed == "after replies"
+    assert server.broker.journal is None
+    assert server.disk.files["disque.aof.state"].endswith(b"CLEAN\r\n")
 
 
 def test_shutdown_that_cannot_write_does_not_stop() -> None:
-    desk = Desk(appendonly=True)
-    desk.disk.failure = OSError(28, "No space left on device")
-    seat = desk.client()
-    assert seat.raw("SHUTDOWN", "REWRITE-AOF") == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
-    assert desk.shell.asked == []
-    assert not seat.closed
+    server = LocalServer(appendonly=True)
+    server.disk.failure = OSError(28, "No space left on device")
+    client = server.client()
+    assert client.raw("SHUTDOWN", "REWRITE-AOF") == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
+    assert server.shell.asked == []
+    assert not client.closed
 
 
 def test_shutdown_waits_for_a_journal_that_is_still_being_made() -> None:
-    desk = Desk()
-    seat = desk.client()
-    seat.call("CONFIG", "SET", "appendonly", "yes")
-    assert seat.raw("SHUTDOWN") == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
+    server = LocalServer()
+    client = server.client()
+    client.call("CONFIG", "SET", "appendonly", "yes")
+    assert client.raw("SHUTDOWN") == b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n"
 
 
 # DEBUG
 
 
 def test_debug_flushall_drops_jobs_queues_and_pauses_and_answers_who_waits() -> None:
-    desk = Desk()
-    seat, waiter = desk.client(), desk.client()
-    seat.call("ADDJOB", "q", "body", 0)
-    seat.call("PAUSE", "p", "in")
+    server = LocalServer()
+    client, waiter = server.client(), server.client()
+    client.call("ADDJOB", "q", "body", 0)
+    client.call("PAUSE", "p", "in")
     waiter.send(["GETJOB", "FROM", "empty"])
-    assert seat.raw("DEBUG", "FLUSHALL") == OK
+    assert client.raw("DEBUG", "FLUSHALL") == OK
     assert waiter.pushed() == [None]
-    assert info(desk, "jobs")["Jobs"]["registered_jobs"] == "0"
-    assert info(desk, "queues")["Queues"]["registered_queues"] == "0"
+    assert info(server, "jobs")["Jobs"]["registered_jobs"] == "0"
+    assert info(server, "queues")["Queues"]["registered_queues"] == "0"
 
 
 def test_debug_loadaof_brings_back_what_the_journal_holds_and_loses_nothing_of_it() -> None:
-    desk = Desk(appendonly=True)
-    seat = desk.client()
-    job = seat.call("ADDJOB", "q", "body", 0)
+    server = LocalServer(appendonly=True)
+    client = server.client()
+    job = client.call("ADDJOB", "q", "body", 0)
     for _ in range(2):
-        assert seat.raw("DEBUG", "LOADAOF") == OK
-        assert seat.flat_map("SHOW", job)[b"body"] == b"body"
+        assert client.raw("DEBUG", "LOADAOF") == OK
+        assert client.flat_map("SHOW", job)[b"body"] == b"body"
 
 
 @pytest.mark.parametrize(
@@ -850,68 +852,68 @@ def test_debug_loadaof_brings_back_what_the_journal_holds_and_loses_nothing_of_i
     ],
 )
 def test_debug_restarts_without_a_reply(words: list[str], asked: tuple[object, ...]) -> None:
-    desk = Desk()
-    assert desk.client().raw("DEBUG", *words) == b""
-    assert desk.shell.asked == [asked]
+    server = LocalServer()
+    assert server.client().raw("DEBUG", *words) == b""
+    assert server.shell.asked == [asked]
 
 
 def test_debug_restart_that_fails_says_so() -> None:
-    desk = Desk()
-    desk.shell.failure = OSError(8, "Exec format error")
-    assert desk.client().raw("DEBUG", "RESTART") == (b"-ERR failed to restart the server. Check server logs.\r\n")
+    server = LocalServer()
+    server.shell.failure = OSError(8, "Exec format error")
+    assert server.client().raw("DEBUG", "RESTART") == (b"-ERR failed to restart the server. Check server logs.\r\n")
 
 
 def test_debug_sleep_stands_still() -> None:
-    desk = Desk()
-    before = desk.now_s
-    assert desk.client().raw("DEBUG", "SLEEP", "1.5") == OK
-    assert desk.now_s == before + 1.5
+    server = LocalServer()
+    before = server.now_s
+    assert server.client().raw("DEBUG", "SLEEP", "1.5") == OK
+    assert server.now_s == before + 1.5
 
 
 @pytest.mark.parametrize("seconds", ["x", "", "-1", "nan", "inf", "3601"])
 def test_debug_sleep_takes_only_a_sensible_time(seconds: str) -> None:
-    assert Desk().client().raw("DEBUG", "SLEEP", seconds) == (
+    assert LocalServer().client().raw("DEBUG", "SLEEP", seconds) == (
         b"-ERR SLEEP takes a number of seconds between 0 and 3600\r\n"
     )
 
 
 def test_debug_error_echoes_its_text_as_one_line() -> None:
-    assert Desk().client().raw("DEBUG", "ERROR", "CODE a\r\n+b") == b"-CODE a  +b\r\n"
+    assert LocalServer().client().raw("DEBUG", "ERROR", "CODE a\r\n+b") == b"-CODE a  +b\r\n"
 
 
 def test_debug_structsize_names_sizes() -> None:
-    assert re.fullmatch(rb"bits:64 job:\d+ queue:\d+ base:\d+", Desk().client().call("DEBUG", "STRUCTSIZE"))
+    assert re.fullmatch(rb"bits:64 job:\d+ queue:\d+ base:\d+", LocalServer().client().call("DEBUG", "STRUCTSIZE"))
 
 
 @pytest.mark.parametrize("word", ["SEGFAULT", "OOM", "ASSERT"])
 def test_debug_does_not_crash_on_purpose(word: str) -> None:
-    seat = Desk().client()
-    reply = seat.call("DEBUG", word)
+    client = LocalServer().client()
+    reply = client.call("DEBUG", word)
     assert isinstance(reply, hiredis.ReplyError)
     assert "CRASH-AND-RECOVER" in str(reply)
-    assert seat.raw("PING") == b"+PONG\r\n"
+    assert client.raw("PING") == b"+PONG\r\n"
 
 
 # CLUSTER
 
 
 def test_cluster_nodes_has_a_line_for_each_node() -> None:
-    seat = Desk().client()
+    client = LocalServer().client()
     me = NODE_ID + b" :7711 myself 0 0 connected\n"
-    assert seat.call("CLUSTER", "NODES") == me
-    assert seat.raw("CLUSTER", "MEET", "10.0.0.2", 7712) == OK
-    assert seat.raw("CLUSTER", "MEET", "10.0.0.2", 7712) == OK
-    assert seat.raw("CLUSTER", "MEET", "0:0::1", 55535) == OK
-    first, second, third = seat.call("CLUSTER", "NODES").splitlines(keepends=True)
+    assert client.call("CLUSTER", "NODES") == me
+    assert client.raw("CLUSTER", "MEET", "10.0.0.2", 7712) == OK
+    assert client.raw("CLUSTER", "MEET", "10.0.0.2", 7712) == OK
+    assert client.raw("CLUSTER", "MEET", "0:0::1", 55535) == OK
+    first, second, third = client.call("CLUSTER", "NODES").splitlines(keepends=True)
     assert first == me
     assert re.fullmatch(rb"[0-9a-f]{40} 10.0.0.2:7712 handshake 0 0 disconnected\n", second)
     assert re.fullmatch(rb"[0-9a-f]{40} ::1:55535 handshake 0 0 disconnected\n", third)
 
 
 def test_cluster_info_counts_nodes() -> None:
-    seat = Desk().client()
-    seat.call("CLUSTER", "MEET", "10.0.0.2", 7712)
-    assert seat.call("CLUSTER", "INFO") == (
+    client = LocalServer().client()
+    client.call("CLUSTER", "MEET", "10.0.0.2", 7712)
+    assert client.call("CLUSTER", "INFO") == (
         b"cluster_state:ok\r\ncluster_known_nodes:2\r\ncluster_reachable_nodes:0\r\ncluster_size:1\r\n"
         b"cluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n"
         b"cluster_acked_jobs:0\r\ncluster_draining:no\r\ncluster_drain_left:0\r\n"
@@ -919,80 +921,82 @@ def test_cluster_info_counts_nodes() -> None:
 
 
 def test_cluster_myid_is_a_string() -> None:
-    assert Desk().client().raw("CLUSTER", "MYID") == b"$40\r\n" + NODE_ID + b"\r\n"
+    assert LocalServer().client().raw("CLUSTER", "MYID") == b"$40\r\n" + NODE_ID + b"\r\n"
 
 
 def test_cluster_saveconfig_saves_or_tells_why_not() -> None:
-    desk = Desk()
-    seat = desk.client()
-    assert seat.raw("CLUSTER", "SAVECONFIG") == OK
-    assert desk.shell.asked == [("save_cluster",)]
-    desk.shell.failure = OSError(28, "No space left on device")
-    assert seat.raw("CLUSTER", "SAVECONFIG") == (
+    server = LocalServer()
+    client = server.client()
+    assert client.raw("CLUSTER", "SAVECONFIG") == OK
+    assert server.shell.asked == [("save_cluster",)]
+    server.shell.failure = OSError(28, "No space left on device")
+    assert client.raw("CLUSTER", "SAVECONFIG") == (
         b"-ERR error saving the cluster node config: No space left on device\r\n"
     )
 
 
 def test_cluster_forget_drops_a_node_for_a_minute() -> None:
-    desk = Desk()
-    cluster = desk.broker.node.cluster
+    server = LocalServer()
+    cluster = server.broker.node.cluster
     cluster.peers[OTHER_ID] = Peer(OTHER_ID, "10.0.0.2", 7712, 0, 0)
     cluster.recount()
-    assert desk.client().raw("CLUSTER", "FORGET", OTHER_ID) == OK
+    assert server.client().raw("CLUSTER", "FORGET", OTHER_ID) == OK
     assert (list(cluster.peers), cluster.size) == ([NODE_ID], 1)
-    assert desk.shell.asked == [("save_cluster",)]
-    desk.advance(59)
+    assert server.shell.asked == [("save_cluster",)]
+    server.advance(59)
     assert OTHER_ID in cluster.blacklist
-    desk.advance(2)
+    server.advance(2)
     assert OTHER_ID not in cluster.blacklist
 
 
 @pytest.mark.parametrize("word", [[], ["soft"], ["HARD"]])
 def test_cluster_reset_leaves_a_node_alone_and_empty(word: list[str]) -> None:
-    desk = Desk()
-    seat, waiter = desk.client(), desk.client()
-    seat.call("ADDJOB", "q", "body", 0)
-    seat.call("CLUSTER", "MEET", "10.0.0.2", 7712)
-    seat.call("CLUSTER", "LEAVING", "no")
+    server = LocalServer()
+    client, waiter = server.client(), server.client()
+    client.call("ADDJOB", "q", "body", 0)
+    client.call("CLUSTER", "MEET", "10.0.0.2", 7712)
+    client.call("CLUSTER", "LEAVING", "no")
     waiter.send(["GETJOB", "FROM", "empty"])
-    assert seat.raw("CLUSTER", "RESET", *word) == OK
+    assert client.raw("CLUSTER", "RESET", *word) == OK
     assert waiter.pushed() == [None]
-    assert info(desk, "jobs")["Jobs"]["registered_jobs"] == "0"
-    assert len(seat.call("CLUSTER", "NODES").splitlines()) == 1
-    my_id = seat.call("CLUSTER", "MYID")
+    assert info(server, "jobs")["Jobs"]["registered_jobs"] == "0"
+    assert len(client.call("CLUSTER", "NODES").splitlines()) == 1
+    my_id = client.call("CLUSTER", "MYID")
     assert (my_id != NODE_ID) == (word == ["HARD"])
     assert re.fullmatch(rb"[0-9a-f]{40}", my_id)
-    assert seat.call("ADDJOB", "q", "body", 0)[2:10] == my_id[:8]
-    assert desk.shell.asked[-1] == ("save_cluster",)
+    assert client.call("ADDJOB", "q", "body", 0)[2:10] == my_id[:8]
+    assert server.shell.asked[-1] == ("save_cluster",)
 
 
 def test_cluster_leaving_is_asked_set_saved_and_outlives_a_reset() -> None:
-    desk = Desk()
-    seat = desk.client()
-    assert seat.raw("CLUSTER", "LEAVING") == b"+no\r\n"
-    assert seat.raw("CLUSTER", "LEAVING", "Yes") == OK
-    assert desk.shell.asked == [("save_cluster",)]
-    assert seat.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
-    assert b" myself,leaving " in seat.call("CLUSTER", "NODES")
-    seat.call("CLUSTER", "RESET", "HARD")
-    assert seat.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
-    assert seat.raw("CLUSTER", "LEAVING", "no") == OK
-    assert seat.raw("CLUSTER", "LEAVING") == b"+no\r\n"
+    server = LocalServer()
+    client = server.client()
+    assert client.raw("CLUSTER", "LEAVING") == b"+no\r\n"
+    assert client.raw("CLUSTER", "LEAVING", "Yes") == OK
+    assert server.shell.asked == [("save_cluster",)]
+    assert client.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
+    assert b" myself,leaving " in client.call("CLUSTER", "NODES")
+    client.call("CLUSTER", "RESET", "HARD")
+    assert client.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
+    assert client.raw("CLUSTER", "LEAVING", "no") == OK
+    assert client.raw("CLUSTER", "LEAVING") == b"+no\r\n"
 
 
 def test_a_change_of_the_cluster_holds_even_if_it_cannot_be_saved() -> None:
-    desk = Desk()
-    desk.shell.failure = OSError(28, "No space left on device")
-    seat = desk.client()
-    assert seat.raw("CLUSTER", "LEAVING", "yes") == OK
-    assert seat.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
+    server = LocalServer()
+    server.shell.failure = OSError(28, "No space left on device")
+    client = server.client()
+    assert client.raw("CLUSTER", "LEAVING", "yes") == OK
+    assert client.raw("CLUSTER", "LEAVING") == b"+yes\r\n"
 
 
 def test_handshakes_that_nobody_answers_do_not_pile_up_without_end() -> None:
-    desk = Desk()
-    seat = desk.client()
-    replies = [seat.raw("CLUSTER", "MEET", f"10.0.{number // 250}.{number % 250 + 1}", 7711) for number in range(1001)]
+    server = LocalServer()
+    client = server.client()
+    replies = [
+        client.raw("CLUSTER", "MEET", f"10.0.{number // 250}.{number % 250 + 1}", 7711) for number in range(1001)
+    ]
     assert replies[:-1] == [OK] * 1000
     assert replies[-1] == b"-ERR too many handshakes under way, try later\r\n"
-    desk.advance(60)
-    assert seat.raw("CLUSTER", "MEET", "10.0.9.9", 7711) == OK
+    server.advance(60)
+    assert client.raw("CLUSTER", "MEET", "10.0.9.9", 7711) == OK

@@ -23,26 +23,26 @@ def start(disk: SimDisk, **directives: object) -> SimDesk:
     return SimDesk(disk, WALL_START_S, 1, **directives).start()
 
 
-def bodies(desk: SimDesk) -> list[bytes]:
-    return [body for _, _, body in desk.client().call("QPEEK", "q", 1000)]
+def bodies(server: SimDesk) -> list[bytes]:
+    return [body for _, _, body in server.client().call("QPEEK", "q", 1000)]
 
 
-def fill(desk: SimDesk) -> None:
-    seat = desk.client()
-    ids = [seat.call("ADDJOB", "q", f"job {n}", 0) for n in range(4)]
-    seat.call("GETJOB", "LEASE", 5000, "FROM", "q")
-    seat.call("PAUSE", "p", "in")
-    seat.call("CLAIM", "key", "FROM", "q")
-    seat.call("DELJOB", ids[3])
+def fill(server: SimDesk) -> None:
+    client = server.client()
+    ids = [client.call("ADDJOB", "q", f"job {n}", 0) for n in range(4)]
+    client.call("GETJOB", "LEASE", 5000, "FROM", "q")
+    client.call("PAUSE", "p", "in")
+    client.call("CLAIM", "key", "FROM", "q")
+    client.call("DELJOB", ids[3])
 
 
 @pytest.fixture
 def disk() -> SimDisk:
     """A journal of a node that was stopped in order: every byte has a checksum."""
-    desk = start(SimDisk())
-    fill(desk)
-    assert desk.broker.persistence.close(rewrite=False)
-    return desk.disk.process_crash()
+    server = start(SimDisk())
+    fill(server)
+    assert server.broker.persistence.close(rewrite=False)
+    return server.disk.process_crash()
 
 
 def with_bit_flipped(disk: SimDisk, name: str, bit: int) -> SimDisk:
@@ -62,6 +62,7 @@ def some_bits(size: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [AOF, STATES])
 def test_a_flipped_bit_anywhere_stops_the_start_and_changes_nothing(disk: SimDisk, name: str) -> None:
     for bit in some_bits(len(disk.content(name))):
@@ -91,6 +92,8 @@ def test_a_file_that_lost_its_end_is_not_taken_for_a_torn_tail(disk: SimDisk) ->
             start(left)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_damaged_checksum_stops_nobody_and_is_told(disk: SimDisk, caplog: pytest.LogCaptureFixture) -> None:
     expected = bodies(start(disk.process_crash()))
     for bit in some_bits(len(disk.content(SUMS))):
@@ -100,10 +103,10 @@ def test_a_damaged_checksum_stops_nobody_and_is_told(disk: SimDisk, caplog: pyte
 
 def test_without_checksums_all_is_loaded_and_has_some_then(disk: SimDisk) -> None:
     disk.remove(SUMS)
-    desk = start(disk)
-    expected = bodies(desk)
+    server = start(disk)
+    expected = bodies(server)
     assert expected == [b"job 2"]
-    left = desk.disk.process_crash()
+    left = server.disk.process_crash()
     assert bodies(start(left.process_crash())) == expected
     with pytest.raises(JournalError, match="doesn't match its checksum"):
         start(with_bit_flipped(left, AOF, 8 * left.content(AOF).index(b"job 1")))
@@ -111,9 +114,9 @@ def test_without_checksums_all_is_loaded_and_has_some_then(disk: SimDisk) -> Non
 
 @pytest.mark.parametrize("policy", ["always", "everysec", "no"])
 def test_what_a_killed_process_wrote_last_is_loaded_and_has_checksums_then(policy: str) -> None:
-    desk = start(SimDisk(), appendfsync=policy)
-    fill(desk)
-    left = desk.disk.process_crash()
+    server = start(SimDisk(), appendfsync=policy)
+    fill(server)
+    left = server.disk.process_crash()
     again = start(left, appendfsync=policy)
     assert bodies(again) == [b"job 2"]
     ended = again.disk.process_crash()
@@ -122,9 +125,9 @@ def test_what_a_killed_process_wrote_last_is_loaded_and_has_checksums_then(polic
 
 
 def test_what_stands_before_a_torn_tail_has_checksums_then() -> None:
-    desk = start(SimDisk())
-    fill(desk)
-    left = desk.disk.process_crash()
+    server = start(SimDisk())
+    fill(server)
+    left = server.disk.process_crash()
     left.put(AOF, left.content(AOF) + b"*2\r\n$7\r\nLOAD")
     ended = start(left).disk.process_crash()
     with pytest.raises(JournalError, match="doesn't match its checksum"):
@@ -132,21 +135,21 @@ def test_what_stands_before_a_torn_tail_has_checksums_then() -> None:
 
 
 def test_what_runs_for_long_has_checksums_within_two_seconds() -> None:
-    desk = start(SimDisk(), appendfsync="everysec")
-    fill(desk)
-    desk.advance(3)
-    left = desk.disk.process_crash()
+    server = start(SimDisk(), appendfsync="everysec")
+    fill(server)
+    server.advance(3)
+    left = server.disk.process_crash()
     recorded = read_checksums(left, AOF)
     assert max(block.end for block in recorded.blocks[JOBS]) == len(left.content(AOF))
     assert recorded.damaged == 0
 
 
 def test_a_rewrite_has_checksums_of_its_own(disk: SimDisk) -> None:
-    desk = start(disk)
-    desk.client().call("BGREWRITEAOF")
-    while desk.broker.persistence.step():
+    server = start(disk)
+    server.client().call("BGREWRITEAOF")
+    while server.broker.persistence.step():
         pass
-    left = desk.disk.process_crash()
+    left = server.disk.process_crash()
     assert bodies(start(left.process_crash())) == [b"job 2"]
     with pytest.raises(JournalError, match="doesn't match its checksum"):
         start(with_bit_flipped(left, AOF, 8 * left.content(AOF).index(b"job 2")))

@@ -199,6 +199,9 @@ ROWS = {
     "aof-rewrite-incremental-fsync": switch(True),
     "aof-load-truncated": switch(True),
     "aof-enqueue-jobs-once": switch(False),
+    "events-dir": path(""),
+    "events-max-bytes": Row(2**30, b"1073741824", {"1mb": 2**20, "2gb": 2**31}, ("1", "0", "-1", "x")),
+    "events-bodies": Row(0, b"0", {"0": 0, "4kb": 4096}, ("-1", "x")),
     "cluster-config-file": path("nodes.conf", get=False, required=True),
     "cluster-node-timeout": number(15000, 1, INT64, lowest_set=0),
     "slowlog-log-slower-than": number(10000, -INT64 - 1, INT64, lowest_set=0),
@@ -213,7 +216,7 @@ no-appendfsync-on-rewrite daemonize activerehashing aof-rewrite-incremental-fsyn
 aof-enqueue-jobs-once maxmemory-policy loglevel appendfsync syslog-facility appendonly dir
 client-output-buffer-limit unixsocketperm bind
 protected-mode authentication-timeout tls-port tls-cert-file tls-key-file tls-ca-cert-file tls-auth-clients tls-cluster
-maxmemory-clients maxmemory-unauthenticated"""
+maxmemory-clients maxmemory-unauthenticated events-dir events-max-bytes events-bodies"""
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from hiredis import ReplyError
 
 from penstock.broker.disk import RealDisk, RealFile
 from penstock.errors import PenstockError
-from tests.unit.broker.harness import NODE_ID, Desk
+from tests.unit.broker.harness import NODE_ID, LocalServer
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 EVERY = 1 if LONG else 7
@@ -137,32 +137,32 @@ class Life:
     """A node on a disk, from its start to its end."""
 
     def __init__(self, directory: Path, faults: Faults, told: Told) -> None:
-        self._desk = Desk(appendfsync="always")
-        self._desk.broker.disk = FaultyDisk(directory, faults)
-        self._desk.broker.node.entropy = os.urandom  # a desk's own chance would give the same ids in each life
-        self._desk.broker.node.adopt_id(NODE_ID)
+        self._server = LocalServer(appendfsync="always")
+        self._server.broker.disk = FaultyDisk(directory, faults)
+        self._server.broker.node.entropy = os.urandom  # a server's own chance would give the same ids in each life
+        self._server.broker.node.adopt_id(NODE_ID)
         self._told = told
-        self._seat = self._desk.client()
+        self._seat = self._server.client()
         self.refusals: list[str] = []
         self.has_started = False
 
     @property
     def _persistence(self) -> Any:
-        return self._desk.broker.persistence
+        return self._server.broker.persistence
 
     def start(self) -> None:
         """Load the journal and open it; a failure is raised, as the server ends with it."""
         for _ in self._persistence.begin_load(0):
             pass
         self._persistence.end_load()
-        self._desk.broker.config.appendonly = True
+        self._server.broker.config.appendonly = True
         self._persistence.open()
         self.has_started = True
 
     def ask(self, *words: bytes | str | int) -> Any:
         """Run a command; None if it was refused, or if its connection was closed in place of an answer."""
         if self._seat.closed:
-            self._seat = self._desk.client()
+            self._seat = self._server.client()
         self._seat.send(list(words))
         replies = self._seat.pushed()
         if not replies:
@@ -199,14 +199,14 @@ class Life:
         raise AssertionError("a rewrite that doesn't end")
 
     def wait(self, seconds: float) -> None:
-        self._desk.advance(seconds)
+        self._server.advance(seconds)
 
     def stop(self) -> bool:
         """Stop in order; False if the node says that it can't."""
         return bool(self._persistence.close(rewrite=False))
 
     def held(self) -> set[bytes]:
-        return {job.id for job in self._desk.broker.node.jobs}
+        return {job.id for job in self._server.broker.node.jobs}
 
     def has_said_so(self) -> bool:
         """Whether the node has refused something, or shows a failure."""

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from tests.unit.broker.harness import Desk, Seat
+from tests.unit.broker.harness import LocalClient, LocalServer
 
 OUT_OF_MEMORY = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
 NO_AUTH = b"-NOAUTH Authentication required.\r\n"
@@ -14,21 +14,21 @@ LOADING = b"-LOADING Disque is loading the dataset in memory\r\n"
 MISCONF = b"-MISCONF Errors writing to the AOF file: No space left on device\r\n"
 
 
-def troubled(*troubles: str) -> Seat:
-    """Seat a client at a broker in trouble."""
-    desk = Desk(appendonly="journal" in troubles)
-    broker = desk.broker
+def troubled(*troubles: str) -> LocalClient:
+    """Connect a client to a broker in trouble."""
+    server = LocalServer(appendonly="journal" in troubles)
+    broker = server.broker
     if "journal" in troubles:
-        desk.disk.failure = OSError(errno.ENOSPC, "No space left on device")
-        desk.client().send(["ADDJOB", "q", "not written", 0])
+        server.disk.failure = OSError(errno.ENOSPC, "No space left on device")
+        server.client().send(["ADDJOB", "q", "not written", 0])
     if "memory" in troubles:
         broker.node.memory.limit(1000)
     if "loading" in troubles:
         broker.persistence.loading = True
     if "password" in troubles:
         broker.config.requirepass = b"secret"
-    broker.reguard()
-    return desk.client()
+    broker.refresh_checks()
+    return server.client()
 
 
 @pytest.mark.parametrize(
@@ -87,63 +87,63 @@ def test_while_loading_a_node_still_tells_about_itself(words: str) -> None:
 
 
 def test_jobs_that_nobody_needs_make_room_for_new_ones() -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for _ in range(200):
-        seat.call("ADDJOB", "q", b"x" * 1000, 0, "RETRY", 0)
-        seat.call("GETJOB", "FROM", "q")
-    memory = desk.broker.node.memory
+        client.call("ADDJOB", "q", b"x" * 1000, 0, "RETRY", 0)
+        client.call("GETJOB", "FROM", "q")
+    memory = server.broker.node.memory
     memory.limit(memory.used_bytes * 100 // 96)
-    assert seat.call("QLEN", "q") == 0  # any command makes room
+    assert client.call("QLEN", "q") == 0  # any command makes room
     assert memory.used_bytes <= memory.full_bytes
 
 
 def test_one_command_evicts_as_much_as_is_needed() -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for _ in range(200):
-        seat.call("ADDJOB", "q", b"x" * 1000, 0, "RETRY", 0)
-        seat.call("GETJOB", "FROM", "q")
-    memory = desk.broker.node.memory
+        client.call("ADDJOB", "q", b"x" * 1000, 0, "RETRY", 0)
+        client.call("GETJOB", "FROM", "q")
+    memory = server.broker.node.memory
     memory.limit(memory.base_bytes + 20_000)
-    seat.call("PING")
+    client.call("PING")
     assert memory.used_bytes <= memory.full_bytes
 
 
 def test_without_eviction_what_is_full_stays_full() -> None:
-    desk = Desk(maxmemory_policy="noeviction")
-    seat = desk.client()
+    server = LocalServer(maxmemory_policy="noeviction")
+    client = server.client()
     for _ in range(50):
-        seat.call("ADDJOB", "q", b"x" * 1000, 0, "RETRY", 0)
-        seat.call("GETJOB", "FROM", "q")
-    desk.broker.node.memory.limit(1000)
-    assert seat.raw("ADDJOB", "q", "body", 0) == OUT_OF_MEMORY
-    assert desk.broker.node.jobs.count == 50
+        client.call("ADDJOB", "q", b"x" * 1000, 0, "RETRY", 0)
+        client.call("GETJOB", "FROM", "q")
+    server.broker.node.memory.limit(1000)
+    assert client.raw("ADDJOB", "q", "body", 0) == OUT_OF_MEMORY
+    assert server.broker.node.jobs.count == 50
 
 
 def test_jobs_that_wait_or_may_come_again_are_never_evicted() -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for retry_s in (0, 100):
-        seat.call("ADDJOB", f"waits {retry_s}", "body", 0, "RETRY", retry_s)
-    seat.call("ADDJOB", "out", "body", 0, "RETRY", 100)
-    seat.call("GETJOB", "FROM", "out")
-    desk.broker.node.memory.limit(1000)
-    assert seat.raw("ADDJOB", "q", "body", 0) == OUT_OF_MEMORY
-    assert desk.broker.node.jobs.count == 3
+        client.call("ADDJOB", f"waits {retry_s}", "body", 0, "RETRY", retry_s)
+    client.call("ADDJOB", "out", "body", 0, "RETRY", 100)
+    client.call("GETJOB", "FROM", "out")
+    server.broker.node.memory.limit(1000)
+    assert client.raw("ADDJOB", "q", "body", 0) == OUT_OF_MEMORY
+    assert server.broker.node.jobs.count == 3
 
 
 def test_from_three_quarters_on_a_node_alone_takes_no_jobs_and_says_why() -> None:
-    desk = Desk()
-    memory = desk.broker.node.memory
+    server = LocalServer()
+    memory = server.broker.node.memory
     memory.limit(memory.used_bytes * 100 // 80)
     reason = b"since I'm unable to hold a copy of the message for the following reason: I'm out of memory\r\n"
-    assert desk.client().raw("ADDJOB", "q", "body", 0).endswith(reason)
+    assert server.client().raw("ADDJOB", "q", "body", 0).endswith(reason)
 
 
 def test_a_limit_of_0_refuses_nothing_but_counts_as_pressure() -> None:
-    desk = Desk(maxmemory=0)
-    seat = desk.client()
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q") is None
-    assert seat.raw("ENQUEUE") == b":0\r\n"
-    assert seat.raw("ADDJOB", "q", "body", 0).startswith(b"-NOREPL")
+    server = LocalServer(maxmemory=0)
+    client = server.client()
+    assert client.call("GETJOB", "NOHANG", "FROM", "q") is None
+    assert client.raw("ENQUEUE") == b":0\r\n"
+    assert client.raw("ADDJOB", "q", "body", 0).startswith(b"-NOREPL")

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.broker.core.jobs import JOB_BYTES
 from penstock.broker.core.queues import QUEUE_BYTES
 from penstock.broker.core.tokens import claims_bytes
-from tests.unit.broker.harness import Desk
+from tests.unit.broker.harness import LocalServer
 
 QUEUES = (b"red", b"green")
 KEYS = (b"key 1", b"key 2")
@@ -61,8 +61,8 @@ class NodeModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk()
-        self.seat = self.desk.client()
+        self.server = LocalServer()
+        self.client = self.server.client()
         self.jobs: dict[bytes, Known] = {}  # those that are alive
         self.ended: list[bytes] = []
         self.tokens: list[tuple[bytes, bytes]] = []  # every lease that ever was
@@ -73,7 +73,7 @@ class NodeModel(RuleBasedStateMachine):
 
     @property
     def now_ms(self) -> int:
-        return self.desk.broker.node.now_ms
+        return self.server.broker.node.now_ms
 
     def waiting(self, queue: bytes) -> list[Known]:
         return sorted(
@@ -103,7 +103,7 @@ class NodeModel(RuleBasedStateMachine):
         self.ended.append(job.id)
 
     def facts(self, job_id: bytes) -> dict[bytes, Any] | None:
-        shown = self.seat.call("SHOW", job_id)
+        shown = self.client.call("SHOW", job_id)
         return None if shown is None else dict(zip(shown[::2], shown[1::2], strict=True))
 
     def see_retry(self, job: Known) -> None:
@@ -134,7 +134,7 @@ class NodeModel(RuleBasedStateMachine):
     )
     def add(self, queue: bytes, body: bytes, retry_s: int, delay_s: int, ttl_s: int) -> None:
         words = ["ADDJOB", queue, body, 0, "RETRY", retry_s, "DELAY", delay_s, "TTL", ttl_s]
-        job_id = self.seat.call(*words)
+        job_id = self.client.call(*words)
         assert job_id not in self.jobs
         assert job_id not in self.ended
         self.added += 1
@@ -148,7 +148,7 @@ class NodeModel(RuleBasedStateMachine):
 
     @rule(queue=queues, bodies=st.lists(st.binary(max_size=5), min_size=1, max_size=4))
     def add_many(self, queue: bytes, bodies: list[bytes]) -> None:
-        ids = self.seat.call("ADDJOBS", queue, 0, "RETRY", 5, "BODIES", *bodies)
+        ids = self.client.call("ADDJOBS", queue, 0, "RETRY", 5, "BODIES", *bodies)
         for job_id, body in zip(ids, bodies, strict=True):
             self.added += 1
             now_ms = self.now_ms
@@ -159,7 +159,7 @@ class NodeModel(RuleBasedStateMachine):
     @rule(queue=queues, count=st.integers(1, 3))
     def get(self, queue: bytes, count: int) -> None:
         expected = self.waiting(queue)[:count]
-        reply = self.seat.call("GETJOB", "NOHANG", "COUNT", count, "FROM", queue)
+        reply = self.client.call("GETJOB", "NOHANG", "COUNT", count, "FROM", queue)
         assert (reply or []) == [[queue, job.id, job.body] for job in expected]
         for job in expected:
             self.take(job)
@@ -167,7 +167,7 @@ class NodeModel(RuleBasedStateMachine):
     @rule(queue=queues, count=st.integers(1, 3), lease_ms=st.sampled_from([300, 10_000]))
     def get_with_lease(self, queue: bytes, count: int, lease_ms: int) -> None:
         expected = self.waiting(queue)[:count]
-        reply = self.seat.call("GETJOB", "NOHANG", "LEASE", lease_ms, "COUNT", count, "FROM", queue) or []
+        reply = self.client.call("GETJOB", "NOHANG", "LEASE", lease_ms, "COUNT", count, "FROM", queue) or []
         assert [job[:3] for job in reply] == [[queue, job.id, job.body] for job in expected]
         for job, row in zip(expected, reply, strict=True):
             self.take(job)
@@ -182,7 +182,7 @@ class NodeModel(RuleBasedStateMachine):
     @rule(pick=picks, command=st.sampled_from(["ACKJOB", "FASTACK", "DELJOB"]))
     def finish(self, pick: int, command: str) -> None:
         job = self.jobs.get(job_id := self.pick(pick))
-        assert self.seat.call(command, job_id) == (job is not None)
+        assert self.client.call(command, job_id) == (job is not None)
         if job is not None:
             self.end(job)
 
@@ -191,7 +191,7 @@ class NodeModel(RuleBasedStateMachine):
     def give_back(self, pick: int, command: str) -> None:
         job = self.jobs.get(job_id := self.pick(pick))
         moves = job is not None and job.can_queue
-        assert self.seat.call(command, job_id) == moves
+        assert self.client.call(command, job_id) == moves
         if job is not None and moves:
             job.nacks += command == "NACK"
             self.queue_job(job)
@@ -203,7 +203,7 @@ class NodeModel(RuleBasedStateMachine):
     def give_back_later(self, pick: int, after_ms: int) -> None:
         job = self.jobs.get(job_id := self.pick(pick))
         moves = job is not None and job.can_queue
-        assert self.seat.call("NACK", "AFTER", after_ms, job_id) == moves
+        assert self.client.call("NACK", "AFTER", after_ms, job_id) == moves
         if job is not None:
             self.nacked(job, after_ms)
 
@@ -223,7 +223,7 @@ class NodeModel(RuleBasedStateMachine):
     def dequeue(self, pick: int) -> None:
         job = self.jobs.get(job_id := self.pick(pick))
         moves = job is not None and job.state == "queued"
-        assert self.seat.call("DEQUEUE", job_id) == moves
+        assert self.client.call("DEQUEUE", job_id) == moves
         if job is not None and moves:
             job.state = "active"
 
@@ -231,7 +231,7 @@ class NodeModel(RuleBasedStateMachine):
     @rule(pick=picks)
     def working(self, pick: int) -> None:
         job = self.jobs.get(job_id := self.pick(pick))
-        reply = self.seat.call("WORKING", job_id)
+        reply = self.client.call("WORKING", job_id)
         if job is None:
             assert str(reply).startswith("NOJOB")
         elif self.now_ms > job.half_ms:
@@ -256,7 +256,7 @@ class NodeModel(RuleBasedStateMachine):
     def ack_lease(self, pick: int) -> None:
         job_id, token = self.tokens[pick % len(self.tokens)]
         expected = self.status(job_id, token)
-        assert self.seat.call("ACKLEASE", job_id, token) == [expected]
+        assert self.client.call("ACKLEASE", job_id, token) == [expected]
         if expected == b"OK":
             self.end(self.jobs[job_id])
 
@@ -265,7 +265,7 @@ class NodeModel(RuleBasedStateMachine):
     def nack_lease(self, pick: int, after_ms: int) -> None:
         job_id, token = self.tokens[pick % len(self.tokens)]
         expected = self.status(job_id, token)
-        assert self.seat.call("NACKLEASE", after_ms, job_id, token) == [expected]
+        assert self.client.call("NACKLEASE", after_ms, job_id, token) == [expected]
         if expected == b"OK":
             self.nacked(self.jobs[job_id], after_ms)
 
@@ -274,7 +274,7 @@ class NodeModel(RuleBasedStateMachine):
     def extend_lease(self, pick: int, lease_ms: int) -> None:
         job_id, token = self.tokens[pick % len(self.tokens)]
         expected = self.status(job_id, token)
-        assert self.seat.call("EXTEND", lease_ms, job_id, token) == [expected]
+        assert self.client.call("EXTEND", lease_ms, job_id, token) == [expected]
         if expected == b"OK" and self.jobs[job_id].retry_s:
             self.jobs[job_id].due_ms = self.now_ms + lease_ms
 
@@ -283,7 +283,7 @@ class NodeModel(RuleBasedStateMachine):
     def release(self, pick: int) -> None:
         job_id, token = self.tokens[pick % len(self.tokens)]
         expected = self.status(job_id, token)
-        assert self.seat.call("RELEASE", job_id, token) == [expected]
+        assert self.client.call("RELEASE", job_id, token) == [expected]
         if expected == b"OK":
             job = self.jobs[job_id]
             job.delivered = job.delivered and job.retry_s > 0  # as if it had not been fetched
@@ -295,7 +295,7 @@ class NodeModel(RuleBasedStateMachine):
         job = self.jobs.get(job_id := self.pick(pick))
         token = job.token if job is not None and is_own and job.token else b"1"
         can = job is not None and (job.state == "queued" or self.status(job_id, token) == b"OK")
-        (row,) = self.seat.call("LEASE", lease_ms, job_id, token)
+        (row,) = self.client.call("LEASE", lease_ms, job_id, token)
         assert (row is not None) == can
         if job is None or row is None:
             return
@@ -313,7 +313,7 @@ class NodeModel(RuleBasedStateMachine):
     def claim(self, key: bytes, queue: bytes, count: int, lease_ms: int) -> None:
         held = self.claims[key]
         expected = list(held.values()) or self.waiting(queue)[:count]
-        reply = self.seat.call("CLAIM", key, "COUNT", count, "LEASE", lease_ms, "FROM", queue)
+        reply = self.client.call("CLAIM", key, "COUNT", count, "LEASE", lease_ms, "FROM", queue)
         assert [row[1:3] for row in reply] == [[job.id, job.body] for job in expected]
         for job in expected:
             if job.claim != key:
@@ -326,14 +326,14 @@ class NodeModel(RuleBasedStateMachine):
     @rule(key=keys)
     def ack_claim(self, key: bytes) -> None:
         held = list(self.claims[key].values())
-        assert self.seat.call("ACKCLAIM", key) == len(held)
+        assert self.client.call("ACKCLAIM", key) == len(held)
         for job in held:
             self.end(job)
 
     @rule(key=keys, after_ms=times_ms)
     def nack_claim(self, key: bytes, after_ms: int) -> None:
         held = list(self.claims[key].values())
-        assert self.seat.call("NACKCLAIM", key, after_ms) == sum(job.can_queue for job in held)
+        assert self.client.call("NACKCLAIM", key, after_ms) == sum(job.can_queue for job in held)
         for job in held:
             self.nacked(job, after_ms)
 
@@ -341,7 +341,7 @@ class NodeModel(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 0.9, 1.5, 4.0, 310.0]))
     def pass_time(self, seconds: float) -> None:
-        self.desk.advance(seconds)
+        self.server.advance(seconds)
         for job in list(self.jobs.values()):
             facts = self.facts(job.id)
             if job.expires_ms <= self.now_ms:
@@ -360,11 +360,11 @@ class NodeModel(RuleBasedStateMachine):
     @invariant()
     def queues_are_as_long_as_the_model_says(self) -> None:
         for queue in QUEUES:
-            assert self.seat.call("QLEN", queue) == len(self.waiting(queue))
+            assert self.client.call("QLEN", queue) == len(self.waiting(queue))
 
     @invariant()
     def memory_is_that_of_the_jobs_queues_and_claims_there_are(self) -> None:
-        node = self.desk.broker.node
+        node = self.server.broker.node
         queue_bytes = sum(QUEUE_BYTES + len(name) for name in node.queues.by_name)
         job_bytes = sum(JOB_BYTES + len(job.body) for job in self.jobs.values())
         assert node.memory.used_bytes - node.memory.base_bytes == queue_bytes + job_bytes + claims_bytes(node)
@@ -372,16 +372,16 @@ class NodeModel(RuleBasedStateMachine):
 
     @invariant()
     def claims_hold_what_the_model_says(self) -> None:
-        held = {key: list(claim.jobs) for key, claim in self.desk.broker.node.claims.items()}
+        held = {key: list(claim.jobs) for key, claim in self.server.broker.node.claims.items()}
         assert held == {key: list(jobs) for key, jobs in self.claims.items() if jobs}
 
     def teardown(self) -> None:
         """Ack everything: then nothing is left, neither jobs nor memory nor a delivery to come."""
         if self.jobs:
-            assert self.seat.call("ACKJOB", *self.jobs) == len(self.jobs)
-        node = self.desk.broker.node
-        self.desk.advance(301)
-        assert self.seat.call("GETJOB", "NOHANG", "COUNT", 9, "FROM", *QUEUES) is None
+            assert self.client.call("ACKJOB", *self.jobs) == len(self.jobs)
+        node = self.server.broker.node
+        self.server.advance(301)
+        assert self.client.call("GETJOB", "NOHANG", "COUNT", 9, "FROM", *QUEUES) is None
         queue_bytes = sum(QUEUE_BYTES + len(name) for name in QUEUES)
         assert node.memory.used_bytes == node.memory.base_bytes + queue_bytes
         assert (node.jobs.count, node.claims) == (0, {})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.broker.harness import Desk
+from tests.unit.broker.harness import LocalServer
 
 Request = list[bytes | str | int]
 
@@ -52,15 +52,15 @@ def runs_of(requests: list[Request]) -> st.SearchStrategy[list[Request]]:
 
 def replies(pieces: list[list[Request]]) -> bytes:
     """Send pieces one after another on a fresh broker, and give all that came back; then who waits gets a job."""
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for piece in pieces:
-        if not seat.closed:
-            seat.send(*piece)
-    desk.client().call("PAUSE", "q", "none")
+        if not client.closed:
+            client.send(*piece)
+    server.client().call("PAUSE", "q", "none")
     for _ in range(60):
-        desk.client().call("ADDJOB", "q", "late", 0)
-    received, seat._received = seat._received, b""
+        server.client().call("ADDJOB", "q", "late", 0)
+    received, client._received = client._received, b""
     return received
 
 
@@ -78,35 +78,35 @@ def test_in_a_pipeline_the_same_replies_are_muted_as_one_by_one(requests: list[R
 
 @pytest.mark.parametrize("request_", [["ADDJOB", "q", "body", 0], ["GETJOB", "FROM", "q"]])
 def test_skip_mutes_one_reply_of_a_run_of_like_requests(request_: Request) -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for _ in range(3):
-        seat.call("ADDJOB", "q", "body", 0)
-    seat.send(["CLIENT", "REPLY", "SKIP"], request_, request_, request_)
-    assert len(seat.pushed()) == 2
+        client.call("ADDJOB", "q", "body", 0)
+    client.send(["CLIENT", "REPLY", "SKIP"], request_, request_, request_)
+    assert len(client.pushed()) == 2
 
 
 def test_a_long_pipeline_of_adds_keeps_its_order() -> None:
-    seat = Desk().client()
-    seat.send(*[["ADDJOB", "q", str(number), 0] for number in range(1000)])
-    ids = seat.pushed()
+    client = LocalServer().client()
+    client.send(*[["ADDJOB", "q", str(number), 0] for number in range(1000)])
+    ids = client.pushed()
     assert len(set(ids)) == 1000
-    jobs = seat.call("GETJOB", "COUNT", 1000, "FROM", "q")
+    jobs = client.call("GETJOB", "COUNT", 1000, "FROM", "q")
     assert jobs == [[b"q", job_id, b"%d" % number] for number, job_id in enumerate(ids)]
 
 
 def test_every_request_of_a_run_is_counted() -> None:
-    seat = Desk().client()
-    seat.send(*[["ADDJOB", "q", str(number), 0] for number in range(1000)])
-    seat.pushed()
-    stats = seat.call("INFO", "commandstats")
+    client = LocalServer().client()
+    client.send(*[["ADDJOB", "q", str(number), 0] for number in range(1000)])
+    client.pushed()
+    stats = client.call("INFO", "commandstats")
     assert b"cmdstat_addjob:calls=1000," in stats
 
 
 def test_clients_that_wait_are_served_in_their_order_from_a_pipeline_of_adds() -> None:
-    desk = Desk()
-    waiting = [desk.client() for _ in range(3)]
-    for seat in waiting:
-        seat.send(["GETJOB", "FROM", "q"])
-    desk.client().send(*[["ADDJOB", "q", str(number), 0] for number in range(5)])
-    assert [seat.pushed()[0][0][2] for seat in waiting] == [b"0", b"1", b"2"]
+    server = LocalServer()
+    waiting = [server.client() for _ in range(3)]
+    for client in waiting:
+        client.send(["GETJOB", "FROM", "q"])
+    server.client().send(*[["ADDJOB", "q", str(number), 0] for number in range(5)])
+    assert [client.pushed()[0][0][2] for client in waiting] == [b"0", b"1", b"2"]

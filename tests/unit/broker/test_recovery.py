@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import struct
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -62,8 +64,8 @@ def loadjob(record: bytes) -> bytes:
     return command(b"LOADJOB", record)
 
 
-def peeked(desk: SimDesk, queue: str = "q") -> list[bytes]:
-    return [body for _, _, body in desk.client().call("QPEEK", queue, 1000)]
+def peeked(server: SimDesk, queue: str = "q") -> list[bytes]:
+    return [body for _, _, body in server.client().call("QPEEK", queue, 1000)]
 
 
 def files_of(disk: SimDisk) -> dict[str, bytes]:
@@ -73,15 +75,15 @@ def files_of(disk: SimDisk) -> dict[str, bytes]:
 @pytest.fixture
 def small() -> SimDisk:
     """A small journal with something of everything in both files, and without checksums, as older ones are."""
-    desk = start(SimDisk())
-    seat = desk.client()
-    ids = [seat.call("ADDJOB", "q", f"job {n}", 0) for n in range(3)]
-    seat.call("GETJOB", "LEASE", 5000, "FROM", "q")
-    seat.call("PAUSE", "p", "in")
-    seat.call("ADDJOB", "q", "\r\n*1\r\n$5\r\nCLEAN\r\n\0\0", 0)
-    seat.call("CLAIM", "key", "FROM", "q")
-    seat.call("DELJOB", ids[2])
-    left = desk.disk.process_crash()
+    server = start(SimDisk())
+    client = server.client()
+    ids = [client.call("ADDJOB", "q", f"job {n}", 0) for n in range(3)]
+    client.call("GETJOB", "LEASE", 5000, "FROM", "q")
+    client.call("PAUSE", "p", "in")
+    client.call("ADDJOB", "q", "\r\n*1\r\n$5\r\nCLEAN\r\n\0\0", 0)
+    client.call("CLAIM", "key", "FROM", "q")
+    client.call("DELJOB", ids[2])
+    left = server.disk.process_crash()
     left.remove(AOF + ".sum")
     return left
 
@@ -136,8 +138,8 @@ def test_what_stands_before_a_torn_tail_is_there(small: SimDisk) -> None:
     second_end = sorted(whole_records(data))[2]
     small.put(AOF, data[: second_end + 30])
     small.remove(STATES)
-    desk = start(small, aof_enqueue_jobs_once=True)
-    assert peeked(desk) == [b"job 0", b"job 1"]
+    server = start(small, aof_enqueue_jobs_once=True)
+    assert peeked(server) == [b"job 0", b"job 1"]
 
 
 @pytest.mark.parametrize("name", [AOF, STATES])
@@ -254,16 +256,16 @@ def load_original(*records: bytes, **directives: object) -> SimDesk:
 def test_tokens_grow_over_restarts_also_if_the_clock_is_set_back(hours_back: int, rewrites: bool) -> None:
     disk, wall_s, tokens = SimDisk(), WALL_START_S, []
     for _ in range(3):
-        desk = start(disk, wall_s)
-        seat = desk.client()
+        server = start(disk, wall_s)
+        client = server.client()
         for _ in range(3):
-            job_id = seat.call("ADDJOB", "q", "body", 0)
-            tokens.append(int(seat.call("GETJOB", "LEASE", 5000, "FROM", "q")[0][3]))
-            seat.call("ACKLEASE", job_id, tokens[-1])
+            job_id = client.call("ADDJOB", "q", "body", 0)
+            tokens.append(int(client.call("GETJOB", "LEASE", 5000, "FROM", "q")[0][3]))
+            client.call("ACKLEASE", job_id, tokens[-1])
         if rewrites:
-            seat.call("BGREWRITEAOF")
-            desk.finish_rewrite()
-        disk = desk.disk.process_crash()
+            client.call("BGREWRITEAOF")
+            server.finish_rewrite()
+        disk = server.disk.process_crash()
         wall_s -= hours_back * 3600
     assert tokens == sorted(set(tokens))
 
@@ -273,19 +275,19 @@ def test_tokens_grow_over_restarts_also_if_the_clock_is_set_back(hours_back: int
 def test_what_is_out_comes_back_in_time_also_if_the_clock_is_set_back(
     words: tuple[str | int, ...], rewrites: bool
 ) -> None:
-    desk = start(SimDisk())
-    seat = desk.client()
-    seat.call("ADDJOB", "q", "body", 0, "RETRY", 8)
-    seat.call("GETJOB", *words, "FROM", "q")
+    server = start(SimDisk())
+    client = server.client()
+    client.call("ADDJOB", "q", "body", 0, "RETRY", 8)
+    client.call("GETJOB", *words, "FROM", "q")
     if rewrites:
-        seat.call("BGREWRITEAOF")
-        desk.finish_rewrite()
-    desk.advance(5)
-    desk = start(desk.disk.process_crash(), desk.wall_s - 3600)
-    desk.advance(2)
-    assert peeked(desk) == []
-    desk.advance(7)
-    assert peeked(desk) == [b"body"]
+        client.call("BGREWRITEAOF")
+        server.finish_rewrite()
+    server.advance(5)
+    server = start(server.disk.process_crash(), server.wall_s - 3600)
+    server.advance(2)
+    assert peeked(server) == []
+    server.advance(7)
+    assert peeked(server) == [b"body"]
 
 
 @pytest.mark.parametrize("size", [22, 26])
@@ -301,9 +303,9 @@ def test_states_of_earlier_versions_are_read(small: SimDisk, size: int) -> None:
 def test_a_journal_that_does_not_say_where_its_tokens_begin_is_read() -> None:
     disk = SimDisk()
     disk.put(STATES, command(b"START", b"", b"always"))
-    desk = start(disk)
-    desk.client().call("ADDJOB", "q", "body", 0)
-    assert int(desk.client().call("GETJOB", "LEASE", 5000, "FROM", "q")[0][3]) > int(WALL_START_S * 1000) << 20
+    server = start(disk)
+    server.client().call("ADDJOB", "q", "body", 0)
+    assert int(server.client().call("GETJOB", "LEASE", 5000, "FROM", "q")[0][3]) > int(WALL_START_S * 1000) << 20
 
 
 def test_a_start_whose_number_is_none_is_damage() -> None:
@@ -314,70 +316,70 @@ def test_a_start_whose_number_is_none_is_damage() -> None:
 
 
 def test_an_original_queued_job_comes_back_after_its_retry_time() -> None:
-    desk = load_original(loadjob(original(1, retry=60)))
-    seat = desk.client()
-    (job,) = desk.broker.node.jobs
+    server = load_original(loadjob(original(1, retry=60)))
+    client = server.client()
+    (job,) = server.broker.node.jobs
     assert (job.state, job.body, job.rules.retry_s) == (ACTIVE, b"body 1", 60)
-    desk.advance(59)
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q") is None
-    desk.advance(2)
-    assert seat.call("GETJOB", "NOHANG", "FROM", "q")[0][2] == b"body 1"
+    server.advance(59)
+    assert client.call("GETJOB", "NOHANG", "FROM", "q") is None
+    server.advance(2)
+    assert client.call("GETJOB", "NOHANG", "FROM", "q")[0][2] == b"body 1"
 
 
 def test_that_time_is_kept_over_another_restart() -> None:
-    desk = load_original(loadjob(original(1, retry=60)))
-    desk.advance(30)
-    left = start(desk.disk.process_crash(), desk.wall_s)
+    server = load_original(loadjob(original(1, retry=60)))
+    server.advance(30)
+    left = start(server.disk.process_crash(), server.wall_s)
     assert peeked(left) == []
     left.advance(31)
     assert peeked(left) == [b"body 1"]
 
 
 def test_an_original_active_job_comes_back_after_its_retry_time() -> None:
-    desk = load_original(loadjob(original(1, state=1, flags=1, retry=60)))
-    desk.advance(59)
-    assert peeked(desk) == []
-    desk.advance(2)
-    assert peeked(desk) == [b"body 1"]
+    server = load_original(loadjob(original(1, state=1, flags=1, retry=60)))
+    server.advance(59)
+    assert peeked(server) == []
+    server.advance(2)
+    assert peeked(server) == [b"body 1"]
 
 
 def test_an_original_delayed_job_keeps_its_time() -> None:
-    desk = load_original(loadjob(original(1, state=1, flags=0, delay=30)))
-    desk.advance(24.5)
-    assert peeked(desk) == []
-    desk.advance(1)
-    assert peeked(desk) == [b"body 1"]
+    server = load_original(loadjob(original(1, state=1, flags=0, delay=30)))
+    server.advance(24.5)
+    assert peeked(server) == []
+    server.advance(1)
+    assert peeked(server) == [b"body 1"]
 
 
 def test_an_original_at_most_once_job_is_shown_and_never_delivered() -> None:
-    desk = load_original(loadjob(original(1, retry=0)))
-    (job,) = desk.broker.node.jobs
+    server = load_original(loadjob(original(1, retry=0)))
+    (job,) = server.broker.node.jobs
     assert job.state == ACTIVE
-    assert desk.client().call("ENQUEUE", job.id) == 0
-    desk.advance(100)
+    assert server.client().call("ENQUEUE", job.id) == 0
+    server.advance(100)
     for _ in range(2):  # neither after a kill nor after an orderly stop
-        desk = start(desk.disk.process_crash(), desk.wall_s)
-        desk.advance(10)
-        assert peeked(desk) == []
-        assert desk.broker.persistence.close(rewrite=False)
+        server = start(server.disk.process_crash(), server.wall_s)
+        server.advance(10)
+        assert peeked(server) == []
+        assert server.broker.persistence.close(rewrite=False)
 
 
 def test_an_original_expired_job_is_dropped() -> None:
-    desk = load_original(loadjob(original(1, expires=NOW_S)), loadjob(original(2, expires=NOW_S + 1)))
-    assert [job.body for job in desk.broker.node.jobs] == [b"body 2"]
+    server = load_original(loadjob(original(1, expires=NOW_S)), loadjob(original(2, expires=NOW_S + 1)))
+    assert [job.body for job in server.broker.node.jobs] == [b"body 2"]
 
 
 def test_an_original_deljob_ends_a_job_and_may_name_unknown_ones() -> None:
     record = original(1)
-    desk = load_original(command(b"DELJOB", b"D-unknown"), loadjob(record), command(b"DELJOB", record[4:44]))
-    assert desk.broker.node.jobs.count == 0
+    server = load_original(command(b"DELJOB", b"D-unknown"), loadjob(record), command(b"DELJOB", record[4:44]))
+    assert server.broker.node.jobs.count == 0
 
 
 def test_a_controlled_restart_queues_what_was_queued_at_once() -> None:
     records = [loadjob(original(n, retry=retry)) for n, retry in ((2, 60), (1, 0), (3, 60))]
-    desk = load_original(*records, loadjob(original(4, state=1)), aof_enqueue_jobs_once=True)
-    assert peeked(desk) == [b"body 1", b"body 2", b"body 3"]
-    deliveries = {job.body: job.deliveries for job in desk.broker.node.jobs if job.rules.retry_s}
+    server = load_original(*records, loadjob(original(4, state=1)), aof_enqueue_jobs_once=True)
+    assert peeked(server) == [b"body 1", b"body 2", b"body 3"]
+    deliveries = {job.body: job.deliveries for job in server.broker.node.jobs if job.rules.retry_s}
     assert deliveries[b"body 2"] == 1
 
 
@@ -386,15 +388,15 @@ def test_a_job_that_others_hold_too_waits_for_the_node_timeout() -> None:
     nodes = (NODE_ID, OTHER_NODE)
     disk.put(AOF, loadjob(original(1, nodes=nodes)) + loadjob(original(2, nodes=(NODE_ID, b"cd34" * 10))))
     disk.put(STATES, command(b"START", b"", b"always"))
-    desk = SimDesk(disk, WALL_START_S, 1, cluster_node_timeout=15_000)
-    desk.broker.node.cluster.peers[OTHER_NODE] = Peer(OTHER_NODE, "127.0.0.1", 7712, 0, 0)
-    desk.broker.node.cluster.recount()
-    desk.start()
-    assert peeked(desk) == [b"body 2"], "the other node of that job is unknown: it is held here alone"
-    desk.advance(14.9)
-    assert peeked(desk) == [b"body 2"]
-    desk.advance(0.3)
-    assert peeked(desk) == [b"body 1", b"body 2"]
+    server = SimDesk(disk, WALL_START_S, 1, cluster_node_timeout=15_000)
+    server.broker.node.cluster.peers[OTHER_NODE] = Peer(OTHER_NODE, "127.0.0.1", 7712, 0, 0)
+    server.broker.node.cluster.recount()
+    server.start()
+    assert peeked(server) == [b"body 2"], "the other node of that job is unknown: it is held here alone"
+    server.advance(14.9)
+    assert peeked(server) == [b"body 2"]
+    server.advance(0.3)
+    assert peeked(server) == [b"body 1", b"body 2"]
 
 
 def test_jobs_alike_share_what_is_alike() -> None:
@@ -406,9 +408,9 @@ def test_jobs_alike_share_what_is_alike() -> None:
 
 
 def test_a_job_without_nodes_is_held_here_alone() -> None:
-    desk = load_original(loadjob(original(1, nodes=())))
-    (job,) = desk.broker.node.jobs
-    assert job.holders is desk.broker.node.alone
+    server = load_original(loadjob(original(1, nodes=())))
+    (job,) = server.broker.node.jobs
+    assert job.holders is server.broker.node.alone
 
 
 def test_who_holds_a_job_is_known_of_that_job_only() -> None:
@@ -417,40 +419,40 @@ def test_who_holds_a_job_is_known_of_that_job_only() -> None:
     disk.put(AOF, b"".join(map(loadjob, records)))
     held = command(b"HELD", records[1][4:44], NODE_ID + OTHER_NODE)
     disk.put(STATES, command(b"START", b"", b"always") + held)
-    desk = SimDesk(disk, WALL_START_S, 1)
-    desk.broker.node.cluster.peers[OTHER_NODE] = Peer(OTHER_NODE, "127.0.0.1", 7712, 0, 0)
-    desk.broker.node.cluster.recount()
-    desk.start()
-    holders = {job.body: len(job.holders.delivered) for job in desk.broker.node.jobs}
+    server = SimDesk(disk, WALL_START_S, 1)
+    server.broker.node.cluster.peers[OTHER_NODE] = Peer(OTHER_NODE, "127.0.0.1", 7712, 0, 0)
+    server.broker.node.cluster.recount()
+    server.start()
+    holders = {job.body: len(job.holders.delivered) for job in server.broker.node.jobs}
     assert holders == {b"body 1": 1, b"body 2": 2, b"body 3": 1}
 
 
 def test_a_load_that_fails_leaves_no_job_half_queued() -> None:
-    desk = start(SimDisk())
-    seat = desk.client()
-    seat.call("ADDJOBS", "q", 0, "BODIES", "1", "2", "3")
-    desk.disk.put(AOF, desk.disk.content(AOF) + loadjob(original(1)[:-1]))
+    server = start(SimDisk())
+    client = server.client()
+    client.call("ADDJOBS", "q", 0, "BODIES", "1", "2", "3")
+    server.disk.put(AOF, server.disk.content(AOF) + loadjob(original(1)[:-1]))
     with pytest.raises(JournalError, match="damaged job record"):
-        desk.broker.persistence.reload()
-    node = desk.broker.node
+        server.broker.persistence.reload()
+    node = server.broker.node
     assert [job.state for job in node.jobs] == [QUEUED] * 3
     assert node.queues.by_name[b"q"].length == 3
-    assert peeked(desk) == [b"1", b"2", b"3"]
+    assert peeked(server) == [b"1", b"2", b"3"]
 
 
 # Our own file
 
 
 def test_our_file_holds_nothing_but_records_of_the_original() -> None:
-    desk = start(SimDisk())
-    seat = desk.client()
-    queued = seat.call("ADDJOB", "mail", "hello", 0, "RETRY", 60, "TTL", 1000)
-    delayed = seat.call("ADDJOB", "mail", "later", 0, "DELAY", 7, "RETRY", 5, "TTL", 1000)
-    once = seat.call("ADDJOB", "mail", "once", 0, "RETRY", 0, "TTL", 1000)
-    seat.call("GETJOB", "COUNT", 3, "FROM", "mail")
-    seat.call("NACK", queued)
-    seat.call("PAUSE", "mail", "out")
-    seat.call("ACKJOB", queued)
+    server = start(SimDisk())
+    client = server.client()
+    queued = client.call("ADDJOB", "mail", "hello", 0, "RETRY", 60, "TTL", 1000)
+    delayed = client.call("ADDJOB", "mail", "later", 0, "DELAY", 7, "RETRY", 5, "TTL", 1000)
+    once = client.call("ADDJOB", "mail", "once", 0, "RETRY", 0, "TTL", 1000)
+    client.call("GETJOB", "COUNT", 3, "FROM", "mail")
+    client.call("NACK", queued)
+    client.call("PAUSE", "mail", "out")
+    client.call("ACKJOB", queued)
 
     def record(job_id: bytes, state: int, flags: int, ctime: int, delay: int, retry: int, body: bytes) -> bytes:
         expires = NOW_S + 1000
@@ -459,7 +461,7 @@ def test_our_file_holds_nothing_but_records_of_the_original() -> None:
         return loadjob(struct.pack("<I", len(data)) + data)
 
     ctime = NOW_S * 10**9
-    assert desk.disk.content(AOF) == (
+    assert server.disk.content(AOF) == (
         record(queued, QUEUED, BCAST_QUEUED | BCAST_WILLQUEUE, ctime, 0, 60, b"hello")
         + record(delayed, ACTIVE, 0, ctime + 1, 7, 5, b"later")
         + record(once, QUEUED, BCAST_QUEUED, ctime + 2, 0, 0, b"once")
@@ -469,33 +471,33 @@ def test_our_file_holds_nothing_but_records_of_the_original() -> None:
 
 
 def test_jobs_come_back_to_their_own_queues() -> None:
-    desk = start(SimDisk())
+    server = start(SimDisk())
     for number in range(6):
-        desk.client().call("ADDJOB", f"q{number % 2}", number, 0)
-    desk = start(desk.disk.process_crash())
-    assert [peeked(desk, "q0"), peeked(desk, "q1")] == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
+        server.client().call("ADDJOB", f"q{number % 2}", number, 0)
+    server = start(server.disk.process_crash())
+    assert [peeked(server, "q0"), peeked(server, "q1")] == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
 
 
 def test_jobs_come_back_in_their_order_whatever_that_of_the_file() -> None:
     disk = SimDisk()
     disk.put(AOF, b"".join([loadjob(original(number)) for number in (4, 5, 2, 3, 6, 1, 7)]))
     disk.put(STATES, command(b"START", b"", b"always"))
-    desk = start(disk)
-    taken = desk.client().call("GETJOB", "COUNT", 10, "FROM", "q")
+    server = start(disk)
+    taken = server.client().call("GETJOB", "COUNT", 10, "FROM", "q")
     assert [body for _, _, body in taken] == [b"body %d" % number for number in range(1, 8)]
 
 
 def test_a_rewritten_file_holds_the_present_state_of_what_is_alive() -> None:
-    desk = start(SimDisk())
-    seat = desk.client()
-    job_id = seat.call("ADDJOB", "q", "x", 0)
-    gone = seat.call("ADDJOB", "q", "gone", 0)
-    seat.call("GETJOB", "COUNT", 2, "FROM", "q")
-    seat.call("NACK", job_id)
-    seat.call("ACKJOB", gone)
-    seat.call("BGREWRITEAOF")
-    desk.finish_rewrite()
-    data = desk.disk.content(AOF)
+    server = start(SimDisk())
+    client = server.client()
+    job_id = client.call("ADDJOB", "q", "x", 0)
+    gone = client.call("ADDJOB", "q", "gone", 0)
+    client.call("GETJOB", "COUNT", 2, "FROM", "q")
+    client.call("NACK", job_id)
+    client.call("ACKJOB", gone)
+    client.call("BGREWRITEAOF")
+    server.finish_rewrite()
+    data = server.disk.content(AOF)
     assert len(whole_records(data)) == 2
     record, _ = decode_record(data, data.index(b"D-") - 4)
     assert (record.id, record.state, record.nacks) == (job_id, QUEUED, 1)
@@ -517,20 +519,20 @@ TEXT = st.binary(max_size=40) | st.sampled_from([b"%", b"%b%d%%", b"\r\n", b"\0"
 def test_the_fast_way_to_write_a_job_gives_the_same_bytes(
     adds: list[tuple[bytes, list[bytes], int, int]], pause_ms: int
 ) -> None:
-    desk = start(SimDisk())
-    seat = desk.client()
+    server = start(SimDisk())
+    client = server.client()
     expected = b""
     for queue, bodies, retry, delay in adds:
         options = ["RETRY", retry, "TTL", 1000, "DELAY", delay]
-        ids = seat.call("ADDJOBS", queue, 0, *options, "BODIES", *bodies)
-        journal = desk.broker.journal
+        ids = client.call("ADDJOBS", queue, 0, *options, "BODIES", *bodies)
+        journal = server.broker.journal
         assert journal is not None
         for job_id in ids:
-            job = desk.broker.node.jobs.get(job_id)
+            job = server.broker.node.jobs.get(job_id)
             assert job is not None
             expected += loadjob(encode_record(journal.record(job)))
-        desk.now_s += pause_ms / 1000
-    assert desk.disk.content(AOF) == expected
+        server.now_s += pause_ms / 1000
+    assert server.disk.content(AOF) == expected
 
 
 # Looking without touching
@@ -565,13 +567,26 @@ def test_check_knows_the_second_file_by_its_name(small: SimDisk, tmp_path: Path)
 
 
 def test_a_load_lets_others_have_a_turn() -> None:
-    desk = start(SimDisk())
-    seat = desk.client()
+    server = start(SimDisk())
+    client = server.client()
     for _ in range(50):
-        seat.call("ADDJOBS", "q", 0, "BODIES", *[b"x"] * 100)
-    node = Node(NODE_ID, bytes, desk.broker)
-    node.now_ms, node.wall_offset_ms = 1000, int(desk.wall_s * 1000) - 1000
-    load = Load(node, desk.disk, AOF, cut_torn=True, enqueue_once=False, timeout_ms=1000)
+        client.call("ADDJOBS", "q", 0, "BODIES", *[b"x"] * 100)
+    node = Node(NODE_ID, bytes, server.broker)
+    node.now_ms, node.wall_offset_ms = 1000, int(server.wall_s * 1000) - 1000
+    load = Load(node, server.disk, AOF, cut_torn=True, enqueue_once=False, timeout_ms=1000)
     assert sum(1 for _ in load) >= 4
     assert load.result.restored == node.jobs.count == 5000
-    assert isinstance(desk.broker.journal, Journal)
+    assert isinstance(server.broker.journal, Journal)
+
+
+def test_a_failure_in_gossip_keeps_the_journal_synced() -> None:
+    server = SimDesk(SimDisk(), WALL_START_S, 1, appendfsync="everysec").start()
+    job_id = server.client().call("ADDJOB", "q", "body", 0)
+    blacklist: dict[bytes, Any] = server.broker.node.cluster.blacklist
+    blacklist[b"a defect"] = "no time"
+    for _ in range(30):
+        server.now_s += 0.1
+        with pytest.raises(TypeError):
+            server.broker.cron()
+    left = server.disk.crash(Random(1))  # of the machine: what was not synced is gone
+    assert SimDesk(left, WALL_START_S + 60, 2).start().client().call("SHOW", job_id) is not None

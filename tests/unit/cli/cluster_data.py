@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.cluster.view import Line, Member, Report, View
+from penstock.cli.cluster.view import Member, NodeLine, Report, View
 from penstock.client.addresses import Address
 
 
@@ -12,11 +12,11 @@ def node_id(number: int) -> str:
     return f"{number:x}" * 40
 
 
-def line(number: int, *flags: str, is_linked: bool = True) -> Line:
-    return Line(node_id(number), "10.0.0.1", 7710 + number, frozenset(flags), is_linked)
+def line(number: int, *flags: str, is_linked: bool = True) -> NodeLine:
+    return NodeLine(node_id(number), "10.0.0.1", 7710 + number, frozenset(flags), is_linked)
 
 
-def report(number: int, *others: Line, **facts: Any) -> Report:
+def report(number: int, *others: NodeLine, **facts: Any) -> Report:
     """A node that knows these others. Facts are of INFO or CLUSTER INFO, or fields of the report."""
     lines = {one.id: one for one in (line(number, "myself", *facts.pop("flags", ())), *others)}
     info = {

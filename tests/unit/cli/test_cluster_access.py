@@ -8,7 +8,7 @@ from penstock.cli.cluster.access import Access, at_each, one_line
 from penstock.cli.cluster.view import ask, view_cluster
 from penstock.client.addresses import Address
 from penstock.errors import PeerError
-from tests.unit.client.scripted import Answer, Scripted, always, server
+from tests.unit.client.scripted_server import Answer, Scripted, always, server
 
 ME = "a" * 40
 OTHER = "b" * 40
@@ -60,7 +60,7 @@ def test_a_node_that_hangs_up_may_want_tls() -> None:
         ask(Access(), place(peer))
 
 
-def test_a_wrong_password_is_told_from_a_missing_one() -> None:
+def test_a_wrong_password_is_distinguished_from_a_missing_one() -> None:
     with server(always(b"-ERR invalid password\r\n")) as peer, pytest.raises(PeerError, match="invalid password Use"):
         ask(Access("wrong"), place(peer))
 
@@ -91,7 +91,7 @@ def test_a_node_that_counts_its_acked_jobs_itself_may_have_any_number_of_them() 
         assert ask(Access(), place(peer), count_acked=True).acked == 30_000
 
 
-def test_an_address_where_another_node_answers_is_told() -> None:
+def test_an_address_where_another_node_answers_is_reported() -> None:
     with server(node(f"{OTHER} :7711 myself 0 0 connected\n")) as other:
         lines = f"{ME} :7711 myself 0 0 connected\n{'c' * 40} 127.0.0.1:{other.port} noflags 0 0 connected\n"
         with server(node(lines)) as peer:

@@ -28,7 +28,7 @@ class World(Access):
         super().__init__()
         self.knows: dict[int, set[int]] = {1: {2}, 2: {1}, 3: set()}
         self.linked: Iterator[bool] | None = None  # whether 3 has a link to the others, in each look
-        self.deaf: set[int] = set()  # who forgets nobody
+        self.deaf: set[int] = set()  # nodes that forget nobody
         self.down: set[int] = set()
         self.learns: set[int] = set()  # whom 3 gets to know when it is met
         self.met = False
@@ -94,7 +94,7 @@ def test_the_new_node_forgets_the_cluster_too(world: World) -> None:
     assert world.knows[3] == set()
 
 
-def test_what_could_not_be_undone_is_told_as_commands(world: World) -> None:
+def test_what_could_not_be_undone_is_reported_as_commands(world: World) -> None:
     world.deaf = {1, 3}
     with pytest.raises(OperatorError) as told:
         add(world)
@@ -102,7 +102,7 @@ def test_what_could_not_be_undone_is_told_as_commands(world: World) -> None:
     assert "-p 7712" not in str(told.value)
 
 
-def test_a_node_that_could_not_be_told_to_forget_is_named_with_the_command(world: World) -> None:
+def test_a_node_that_could_not_be_asked_to_forget_is_named_with_the_command(world: World) -> None:
     world.down = {2}
     with pytest.raises(OperatorError) as told:
         add(world)
@@ -138,7 +138,7 @@ def test_a_link_that_exists_for_a_moment_is_no_success(world: World) -> None:
         add(world)
 
 
-def test_two_looks_in_a_row_are_a_success(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_checks_in_a_row_are_a_success(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.learns = {1, 2}
     world.linked = iter([False, True, False, True, True, True])
     assert add(world) == 0

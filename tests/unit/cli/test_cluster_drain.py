@@ -20,7 +20,7 @@ def test_a_job_that_is_handed_over_waits_for_whom_it_was_sent_to() -> None:
     ]
 
 
-def test_an_acked_job_waits_for_a_dead_node_and_what_to_do_is_told() -> None:
+def test_an_acked_job_waits_for_a_dead_node_and_what_to_do_is_reported() -> None:
     held = [RemainingJobs("acked", 3, True, frozenset({node_id(2)}))]
     assert reasons(held, report(1, line(2, "fail"), line(3), registered_jobs="3")) == [
         (

@@ -14,7 +14,7 @@ from penstock.cli import cluster
 from penstock.cli.cluster.access import access
 from penstock.errors import CallerError
 
-SOURCE = Path(cluster.__file__).parents[2]
+SOURCE = Path(cluster.__file__).parents[3]
 COMMANDS = [str(command.callback.__name__) for command in cluster.app.registered_commands if command.callback]
 
 
@@ -60,7 +60,7 @@ def test_a_wrong_command_line_is_exit_code_2(words: list[str], hint: str, capsys
         (["status", "--cacert", "/no/such.pem"], "/no/such.pem"),
     ],
 )
-def test_what_can_not_be_is_told_before_anything_is_done(words: list[str], hint: str) -> None:
+def test_what_can_not_be_is_reported_before_anything_is_done(words: list[str], hint: str) -> None:
     with pytest.raises(CallerError, match=re.escape(hint)):
         cluster.run(words)
 

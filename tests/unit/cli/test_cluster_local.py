@@ -84,7 +84,7 @@ def test_a_list_that_names_something_else_deletes_nothing(made: Path, name: str)
     assert (made / "node-1").exists()
 
 
-def test_a_list_that_is_damaged_is_told(made: Path) -> None:
+def test_a_list_that_is_damaged_is_reported(made: Path) -> None:
     (made / "cluster.json").write_text("{")
     with pytest.raises(OperatorError, match="is not a file of `penstock cluster create`"):
         local.load(made)
@@ -95,7 +95,7 @@ def test_without_a_list_there_is_no_cluster(tmp_path: Path) -> None:
         local.load(tmp_path)
 
 
-def test_a_place_where_nothing_can_be_made_is_told(tmp_path: Path) -> None:
+def test_a_place_where_nothing_can_be_made_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"Can't use .*: File name too long"):
         local.prepare(tmp_path / ("x" * 300), 1, 7711)
 
@@ -193,7 +193,7 @@ def refuse(*_words: object) -> None:
     raise PermissionError(1, "Operation not permitted")
 
 
-def test_a_process_of_another_user_is_told(
+def test_a_process_of_another_user_is_reported(
     node: LocalNode, holder: Holder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "kill", refuse)
@@ -201,7 +201,7 @@ def test_a_process_of_another_user_is_told(
     assert f"process {holder.process.pid} of another user" in capsys.readouterr().err
 
 
-def test_a_directory_of_another_user_is_told(
+def test_a_directory_of_another_user_is_reported(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: refuse())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.cli.cluster import table
-from penstock.cli.cluster.table import Column
+from penstock.cli.cluster.table import TableColumn
 
-COLUMNS = (Column[int]("NAME", False, lambda n: f"n{n}"), Column[int]("SQUARE", True, lambda n: str(n * n)))
+COLUMNS = (TableColumn[int]("NAME", False, lambda n: f"n{n}"), TableColumn[int]("SQUARE", True, lambda n: str(n * n)))
 
 
 def test_columns_are_aligned_to_their_side() -> None:
@@ -36,7 +36,7 @@ def test_a_table_is_cut_where_the_terminal_ends(sizes: list[int], room: int, tab
 def test_a_drawn_table_shows_all_cells_in_as_many_tables_as_it_takes() -> None:
     from rich.console import Console
 
-    columns = (*COLUMNS, Column[int]("CUBE", True, lambda n: str(n**3)))
+    columns = (*COLUMNS, TableColumn[int]("CUBE", True, lambda n: str(n**3)))
     console = Console(width=14, force_terminal=False)
     with console.capture() as capture:
         for one in table.drawn(columns, [2, 100], lambda n: "red", 14):

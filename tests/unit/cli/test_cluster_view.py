@@ -66,7 +66,7 @@ def test_nodes_that_are_well_are_no_reason_to_warn() -> None:
     assert problems(trio()) == []
 
 
-def test_nodes_that_disagree_are_told() -> None:
+def test_nodes_that_disagree_are_reported() -> None:
     seen = view(
         member(1, report(1, line(2), line(3)), "itself"),
         member(2, report(2, line(1), line(3, "fail?"))),
@@ -75,7 +75,7 @@ def test_nodes_that_disagree_are_told() -> None:
     assert disagreements(seen) == ["The nodes disagree about 10.0.0.1:7713: 10.0.0.1:7712: fail?; 10.0.0.1:7711: ok."]
 
 
-def test_a_node_that_another_does_not_know_is_told() -> None:
+def test_a_node_that_another_does_not_know_is_reported() -> None:
     seen = view(
         member(1, report(1, line(2)), "itself"),
         member(2, report(2, line(1), line(3))),
@@ -84,7 +84,7 @@ def test_a_node_that_another_does_not_know_is_told() -> None:
     assert disagreements(seen) == ["The nodes disagree about 10.0.0.1:7713: 10.0.0.1:7712: ok; 10.0.0.1:7711: unknown."]
 
 
-def test_a_node_that_answers_us_and_nobody_else_is_told() -> None:
+def test_a_node_that_answers_us_and_nobody_else_is_reported() -> None:
     seen = view(
         member(1, report(1, line(2), line(3, "fail")), "itself"),
         member(2, report(2, line(1), line(3, "fail"))),

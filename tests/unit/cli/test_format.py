@@ -6,9 +6,9 @@ import pytest
 
 from penstock.cli.shell import formats
 from penstock.errors import ReplyError
-from penstock.wire.reply_reader import Pairs, Status
+from penstock.wire.reply_reader import Pairs, SimpleString
 
-NESTED = [1, [b"a", [], None, [b"x", b"y"]], b'q"\\\r\n\t\x01\xc3\xa9', ReplyError("ERR boo"), Status(b"OK")]
+NESTED = [1, [b"a", [], None, [b"x", b"y"]], b'q"\\\r\n\t\x01\xc3\xa9', ReplyError("ERR boo"), SimpleString(b"OK")]
 
 HUMAN = r"""
 1) (integer) 1
@@ -41,7 +41,7 @@ def test_human_form_aligns_numbers_of_different_width() -> None:
         (None, "(nil)"),
         (b"", '""'),
         (b"OK", '"OK"'),
-        (Status(b"OK"), "OK"),
+        (SimpleString(b"OK"), "OK"),
         ([], "(empty list or set)"),
         (ReplyError("NOJOB Job not known"), "(error) NOJOB Job not known"),
         (True, "(true)"),
@@ -55,7 +55,7 @@ def test_human_form(value: object, text: str) -> None:
 
 def test_no_reply_can_send_control_codes_to_the_terminal() -> None:
     evil = "\x1b]0;title\x07"
-    for value in (evil.encode(), Status(evil.encode()), ReplyError(evil)):
+    for value in (evil.encode(), SimpleString(evil.encode()), ReplyError(evil)):
         assert b"\x1b" not in formats.human(value)
 
 

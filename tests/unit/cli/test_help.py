@@ -32,7 +32,7 @@ def test_help_on_nothing_says_what_to_do(topic: str) -> None:
     assert command_help.help_text([topic]).startswith("There is no ")
 
 
-def test_help_tells_our_commands_from_the_originals() -> None:
+def test_help_distinguishes_our_commands_from_the_originals() -> None:
     assert "Disque has no such command" in command_help.help_text(["CLAIM"])
     assert "Disque has no such command" not in command_help.help_text(["GETJOB"])
 

@@ -57,7 +57,7 @@ def test_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("penstock ")
 
 
-def test_help_tells_of_the_version_and_of_completion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_mentions_the_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--help") == 0
     text = capsys.readouterr().out
     assert "--version" in text
@@ -158,7 +158,7 @@ def test_no_node_is_exit_code_1_and_says_how_to_start_one(unused_port: int) -> N
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["version"], ["--help"], ["push", "memory:", "q", "body"]])
-def test_output_that_can_not_be_written_is_exit_code_1_and_told(
+def test_output_that_can_not_be_written_is_exit_code_1_and_reported(
     words: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)

@@ -117,6 +117,13 @@ def test_ids_and_tokens_are_whole_on_a_narrow_terminal(shell: Shell, monkeypatch
     assert shell.json("size", "q", "--json")[0]["total"] == 0
 
 
+@pytest.mark.parametrize("body", ["[bold]x[/bold]", "[/x]", ":smile:"])
+def test_a_terminal_shows_a_body_as_it_is(shell: Shell, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    shell("push", "q", body)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert shell("peek", "q").splitlines()[1].split()[-1] == body
+
+
 def test_the_url_can_be_left_out_where_the_variable_has_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell("push", "q", "one")
     monkeypatch.setenv("PENSTOCK_URL", shell.url)
@@ -131,13 +138,26 @@ def test_the_url_can_be_left_out_where_the_variable_has_it(shell: Shell, monkeyp
     assert shell("pop", "r") == "two\n"  # a URL that is given goes before
 
 
+def test_both_urls_of_a_move_can_be_left_out(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = f"{shell.url}-other"
+    shell("push", "q", "one")
+    monkeypatch.setenv("PENSTOCK_URL", shell.url)
+    with pytest.raises(CallerError, match="move needs TO_URL and TO_QUEUE, or TO_QUEUE and the variable"):
+        load(GROUPS["move"])(["move", "q", "r"])
+    monkeypatch.setenv("PENSTOCK_TO_URL", other)
+    assert load(GROUPS["move"])(["move", "q", "r"]) == 0
+    assert shell.printed() == "1\n"
+    shell.url = other
+    assert shell("pop", "r") == "one\n"
+
+
 def test_a_variable_that_is_not_a_url_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_URL", "jobs.db")
     with pytest.raises(CallerError, match="PENSTOCK_URL must be the URL of a store"):
         load(GROUPS["size"])(["size", "q"])
 
 
-def test_counts_are_told_to_programs_with_their_queue(shell: Shell) -> None:
+def test_counts_are_printed_for_programs_with_their_queue(shell: Shell) -> None:
     shell("push", "q", "a", "b", "c")
     assert shell.json("move", "q", f"{shell.url}-other", "r", "--json") == [{"queue": "q", "to": "r", "jobs": 3}]
     shell("push", "q", "a")
@@ -145,7 +165,7 @@ def test_counts_are_told_to_programs_with_their_queue(shell: Shell) -> None:
     assert shell.json("redrive", "--json") == [{"queue": "__deadletter__", "jobs": 0}]
 
 
-def test_a_unique_key_gives_the_first_id_again(shell: Shell) -> None:
+def test_a_unique_key_returns_the_first_id_again(shell: Shell) -> None:
     assert shell("push", "q", "a", "--unique", "k") == shell("push", "q", "b", "--unique", "k")
     with pytest.raises(CallerError, match="one job"):
         shell("push", "q", "a", "b", "--unique", "k")
@@ -159,7 +179,7 @@ def test_what_would_be_ignored_is_refused(shell: Shell) -> None:
     assert shell("size", "q") == "0\n"
 
 
-def test_a_paused_queue_gives_nothing(shell: Shell) -> None:
+def test_a_paused_queue_returns_nothing(shell: Shell) -> None:
     shell("push", "q", "one")
     shell("pause", "q")
     assert shell("pop", "q") == ""
@@ -288,21 +308,25 @@ def test_a_nack_of_the_last_try_reaches_the_dead_letters(shell: Shell) -> None:
     assert (counters["nack"], counters["dead_letter"]) == (0, 1)
 
 
-def test_peek_at_a_wrong_path_leaves_nothing_there(shell: Shell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["peek q", "ack q id 1", "nack q id 1", "purge q --yes", "move q memory:elsewhere q"])
+def test_a_command_for_jobs_at_a_wrong_path_leaves_nothing_there(shell: Shell, tmp_path: Path, words: str) -> None:
     shell.url = f"sqlite:///{tmp_path}/jbos.db"
     with pytest.raises(CallerError, match=r"jbos\.db doesn't exist: check the path"):
-        shell("peek", "q")
+        shell(*words.split())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_nack_wakes_who_waits(shell: Shell) -> None:
+def test_a_nack_wakes_waiting_callers(shell: Shell) -> None:
     job = _reserved(shell)
     with blocking.connect(shell.url, poll=300) as store, ThreadPoolExecutor(1) as threads:
         queue = store.queue("q")
-        waiting = threads.submit(queue.reserve, 30)
+        waiting = threads.submit(queue.reserve, 300)  # longer than the test waits: at its end it would look anyway
         wait_until(lambda: queue.waiters == 1)
-        shell("nack", "q", job["id"], job["token"])
-        assert waiting.result(30).id == job["id"]
+        try:
+            shell("nack", "q", job["id"], job["token"])
+            assert waiting.result(10).id == job["id"]
+        finally:
+            queue.cancel()
     assert shell.json("stats", "q", "--json")[0]["nack"] == 1
 
 
@@ -316,7 +340,19 @@ def test_peek_shows_why_a_job_was_given_up(shell: Shell) -> None:
             queue.reserve(timeout=0).fail(problem)
         [dead] = store.dead_letters().peek()
     [line] = shell("peek", "__deadletter__").splitlines()
-    assert line.split("\t")[-4:] == ["mail", dead.headers["x-dl-t"], "ValueError: no such\\naddress", "hello"]
+    assert line.split("\t")[-5:] == ["mail", dead.headers["x-dl-t"], "1", "ValueError: no such\\naddress", "hello"]
     text = shell("peek", "__deadletter__", "--traceback")
     assert "Traceback (most recent call last):" in text
     assert 'raise ValueError("no such' in text
+
+
+def test_peek_says_after_how_many_deliveries_a_job_was_given_up(shell: Shell) -> None:
+    with blocking.connect(shell.url) as store:
+        queue = store.queue("mail", dead_letter=3)
+        queue.push(b"hello")
+        for _ in range(3):
+            queue.reserve(timeout=0).nack(error="no answer")
+        [dead] = store.dead_letters().peek()
+    assert (dead.tries, dead.headers["x-dl-tries"]) == (0, 2)
+    [line] = shell("peek", "__deadletter__").splitlines()
+    assert line.split("\t")[-3:] == ["3", "no answer", "hello"]

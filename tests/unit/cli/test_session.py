@@ -2,14 +2,14 @@
 
 import pytest
 
-from penstock.cli.shell.options import Options
+from penstock.cli.shell.options import ShellOptions
 from penstock.cli.shell.session import Session
 from penstock.errors import ConnectionLost
-from tests.unit.client.scripted import Scripted, always, server
+from tests.unit.client.scripted_server import Scripted, always, server
 
 
 def session(peer: Scripted) -> Session:
-    return Session(Options(port=peer.port, output="raw"))
+    return Session(ShellOptions(port=peer.port, output="raw"))
 
 
 def test_a_link_that_broke_while_idle_costs_nothing_even_for_a_command_that_writes() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Event
 from types import ModuleType
 
 import pytest
 
+from penstock import blocking
 from penstock.cli import spark
 from penstock.errors import CallerError, OperatorError
 
@@ -40,7 +44,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 
 @contextmanager
 def running(loud: bool) -> Iterator[Session]:
-    with spark._session("local[1]", None, loud) as made:
+    with spark.spark_session("penstock spark", "local[1]", None, loud) as made:
         yield made
 
 
@@ -124,3 +128,31 @@ def test_errors_of_ours_are_left_alone(session: Session) -> None:
     with pytest.raises(CallerError, match="as it was"), running(loud=False):
         raise CallerError("as it was")
     assert session.stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_query_of_a_drain_starts_stops_it(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drain = pytest.importorskip("penstock.spark.drain")
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with blocking.connect(url) as store:
+        store.queue("q").push("work")
+    stopped: list[bool] = []
+
+    def wait_for(query: object, stop: Event, moved: object) -> None:
+        stopped.append(stop.is_set())
+
+    monkeypatch.setattr(spark, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(drain, "start_drain", lambda *_, **__: os.kill(os.getpid(), number))
+    monkeypatch.setattr(drain, "wait_for", wait_for)
+    monkeypatch.setattr(drain, "end_drain", lambda *_: None)
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        # What the program has is Spark's handler, which raises.
+        signal.signal(number, signal.default_int_handler)
+        assert spark.run(["drain", url, "q", "--to", f"parquet:{tmp_path}/out", "--follow"]) == 0
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert stopped == [True]

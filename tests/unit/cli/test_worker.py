@@ -12,6 +12,7 @@ from typer.main import get_command
 from penstock import blocking
 from penstock.cli import main, worker
 from penstock.errors import CallerError
+from penstock.events import Kind, Segment, list_segments
 from penstock.queues.backoff import Exponential, Fixed
 
 
@@ -21,7 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "shop_c.py").write_text("def send(job): pass\nasync def post(job): pass\nnumber = 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(worker, "_set_up_log", lambda *options: None)
+    monkeypatch.setattr(worker, "set_up_log", lambda *options: None)
     return tmp_path
 
 
@@ -87,7 +88,7 @@ def test_a_store_without_its_extra_is_exit_code_1_and_says_what_to_install(
 ) -> None:
     for name in [name for name in sys.modules if name == "redis" or name.startswith("redis.")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if "penstock.queues.aio" in name and "redis" in name]:
+    for name in [name for name in sys.modules if name.startswith("penstock.queues.stores.redis.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     assert exit_code("redis+oq://127.0.0.1:1/0", "mail", "shop_c:send") == 1
@@ -102,10 +103,41 @@ def test_a_dead_server_is_exit_code_1_and_one_line(capsys: pytest.CaptureFixture
     assert "127.0.0.1:1" in line
 
 
+def test_the_url_can_be_left_out_where_the_variable_has_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{here}/jobs.db"
+    with blocking.connect(url) as store:
+        store.queue("mail").push("hello")
+        monkeypatch.setenv("PENSTOCK_URL", url)
+        assert exit_code("mail", "shop_c:send", "--until-empty") == 0
+        assert store.queue("mail").total() == 0
+
+
 @pytest.mark.parametrize("function", ["shop_c:send", "shop_c:post"])
 def test_empty_queues_end_it(function: str) -> None:
     assert (
         exit_code("memory:", "mail", "sms", function, "--until-empty", "--max-tries", "3", "--namespace", "other") == 0
+    )
+
+
+APP = """
+import penstock
+
+app = penstock.App("sqlite:///shop.db")
+
+@app.task(queue="mail")
+async def send() -> None: ...
+"""
+
+
+def test_events_of_an_app_are_recorded(here: Path) -> None:
+    (here / "shop_events.py").write_text(APP)
+    with blocking.connect(f"sqlite:///{here}/shop.db") as store:
+        job = store.queue("mail").push({"task": "shop_events.send"})
+    assert exit_code("shop_events:app", "--until-empty", "--events", "events") == 0
+    (file,) = list_segments(here / "events")
+    columns = Segment(file.path).read()
+    assert [(job, kind) for kind in (Kind.RESERVED, Kind.BEGUN, Kind.ACKED)] == list(
+        zip(columns.job, columns.kind, strict=True)
     )
 
 
@@ -119,7 +151,7 @@ def test_empty_queues_end_it(function: str) -> None:
     ],
 )
 def test_back_offs_can_be_written(text: str, expected: object) -> None:
-    assert worker.parse_backoff(text) == expected
+    assert worker.backoff_option(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -127,7 +159,7 @@ def test_back_offs_can_be_written(text: str, expected: object) -> None:
 )
 def test_what_is_no_back_off_is_refused(text: str) -> None:
     with pytest.raises(CallerError, match=f"--backoff ({re.escape(text)}: |must be .*, got {re.escape(text)}$)"):
-        worker.parse_backoff(text)
+        worker.backoff_option(text)
 
 
 HANGING = """

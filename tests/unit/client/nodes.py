@@ -13,14 +13,14 @@ from typing import Any, Self
 from penstock.client import ClusterClient
 from penstock.client import blocking as blocking_form
 from tests.processes import wait_until
-from tests.unit.client.scripted import Answer, Scripted
+from tests.unit.client.scripted_server import Answer, Scripted
 
 SCENARIO_SECONDS = 20.0
 _numbers = itertools.count(1)
 
 
 def bulk(*words: bytes | str | int) -> bytes:
-    """Give an array of bulks and integers."""
+    """Return an array of bulks and integers."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         if isinstance(word, int):
@@ -36,12 +36,12 @@ def array(*items: bytes) -> bytes:
 
 
 def job_id(node: FakeNode, retry: int = 1) -> str:
-    """Give an id of a job that this node has made."""
+    """Return an id of a job that this node has made."""
     return f"D-{node.id[:8]}-{next(_numbers):024d}-{'05a1' if retry else '05a0'}"
 
 
 def job(node: FakeNode, name: str = "q", body: str = "body", token: int | None = None, retry: int = 1) -> bytes:
-    """Give the reply to a GETJOB that found one."""
+    """Return the reply to a GETJOB that found one."""
     tail = [] if token is None else [str(token)]
     return array(bulk(name, job_id(node, retry), body, *tail))
 
@@ -90,12 +90,12 @@ class FakeNode(Scripted):
         return array(b":1\r\n", b"$40\r\n%b\r\n" % self.id.encode(), *rows)
 
     def asked(self, *names: str) -> list[list[str]]:
-        """Give the requests with these names, or all but HELLO."""
+        """Return the requests with these names, or all but HELLO."""
         words = [[word.decode() for word in request] for request in self.requests]
         return [request for request in words if (request[0] in names if names else request[0] != "HELLO")]
 
     def wait_for(self, name: str, count: int = 1) -> None:
-        """Wait until so many requests of a name have come."""
+        """Wait until `count` requests of a name have come."""
         wait_until(lambda: len(self.asked(name)) >= count, 10.0)
 
     def cut(self, at: int) -> None:

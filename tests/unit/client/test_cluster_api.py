@@ -156,7 +156,7 @@ CALLS: list[Row] = [
     CALLS,
     ids=[f"{row[0]}-{at}" for at, row in enumerate(CALLS)],
 )
-def test_a_method_sends_its_words_and_gives_a_value(
+def test_a_method_sends_its_words_and_returns_a_value(
     open_client: Open, method: str, args: tuple[Any, ...], options: dict[str, Any], words: str, reply: bytes, value: Any
 ) -> None:
     async def scenario() -> None:
@@ -250,7 +250,7 @@ def test_an_error_in_a_scan_is_raised(open_client: Open, method: str) -> None:
         ("call_many", ([("QUIT",)],), {}),
     ],
 )
-def test_the_callers_mistakes_are_told_before_anything_is_sent(
+def test_the_callers_mistakes_are_reported_before_anything_is_sent(
     open_client: Open, method: str, args: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     async def scenario() -> None:

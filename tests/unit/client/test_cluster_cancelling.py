@@ -118,7 +118,7 @@ def test_a_job_that_has_arrived_goes_back_if_its_caller_is_cancelled_before_it_s
         run(scenario())
 
 
-def test_a_fetch_on_the_shared_connection_gives_back_what_comes_for_nobody(open_async: Open) -> None:
+def test_a_fetch_on_the_shared_connection_returns_what_comes_for_nobody(open_async: Open) -> None:
     async def scenario() -> None:
         async with open_async(a.address) as client:
             await client.qlen("q")
@@ -189,7 +189,7 @@ def test_what_could_not_be_given_back_is_logged(open_async: Open, caplog: pytest
     assert "back after their retry time (OOM full): D-aaaaaaaa-" in caplog.text
 
 
-def test_a_program_that_ends_right_after_a_cancellation_still_gives_the_job_back(open_async: Open) -> None:
+def test_a_program_that_ends_right_after_a_cancellation_still_returns_the_job(open_async: Open) -> None:
     async def scenario() -> None:
         async with open_async(a.address) as client:
             task = await waiting_get(client, a, timeout=60)
@@ -318,7 +318,7 @@ def test_an_interrupted_wait_closes_its_connection(interrupt: Interrupt) -> None
 
 
 @pytest.mark.parametrize("lease", [None, 30])
-def test_a_job_that_was_on_its_way_to_who_was_interrupted_goes_back(interrupt: Interrupt, lease: int | None) -> None:
+def test_a_job_that_was_on_its_way_to_an_interrupted_caller_goes_back(interrupt: Interrupt, lease: int | None) -> None:
     with FakeNode("a", GETJOB=b"", NACK=b":1\r\n", QLEN=b":7\r\n") as a, blocking.ClusterClient(a.address) as client:
         a.farewell = job(a, token=None if lease is None else 17)
         interrupt(a)

@@ -1,4 +1,4 @@
-"""Which node a cluster client is on: seeds, HELLO, refusals, and what it says when there is none."""
+"""Which node a cluster client is on: seeds, HELLO, refusals, and what it says when no node is left."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_host_that_does_not_take_connections_is_given_up_in_time(open_client: 
         run(scenario())
 
 
-def test_a_server_that_is_no_node_is_told_by_its_hello(open_client: Open) -> None:
+def test_a_server_that_is_not_a_node_is_recognized_by_its_hello(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address, timeout=0.6) as client:
             with pytest.raises(Unreachable, match="not that of a Disque or Penstock node"):
@@ -187,7 +187,7 @@ def test_a_password_is_shown_before_anything_else(open_client: Open) -> None:
 
 def test_a_wrong_password_is_an_error_at_once(open_client: Open) -> None:
     async def scenario() -> None:
-        clock = Clock()  # no time passes, so it is no timeout that ends this
+        clock = Clock()  # no time passes, so it isn't a timeout that ends this
         async with open_client(seeds(a, b), password="wrong", clock=clock) as client:
             with pytest.raises(AuthenticationError, match="invalid password"):
                 await client.qlen("q")
@@ -287,7 +287,7 @@ def test_two_names_of_one_node_make_one_connection(open_client: Open) -> None:
         run(scenario())
 
 
-def test_addresses_that_hello_gives_are_translated(open_client: Open) -> None:
+def test_addresses_that_hello_returns_are_translated(open_client: Open) -> None:
     async def scenario() -> None:
         asked = []
 

@@ -15,7 +15,7 @@ Open = Callable[..., Any]
 
 
 def jobs(maker: FakeNode, count: int) -> Callable[[object], bytes]:
-    """Give so many jobs at once that this node has made."""
+    """Return a number of jobs at once that this node has made."""
     return lambda _: array(*(bulk("q", job_id(maker), "body") for _ in range(count)))
 
 
@@ -92,7 +92,7 @@ def test_if_the_maker_cannot_be_reached_the_client_stays_and_works(open_client: 
         run(scenario())
 
 
-def test_after_the_move_jobs_are_counted_anew(open_client: Open) -> None:
+def test_after_the_move_jobs_are_counted_from_0(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address, follow_jobs=30) as client:
             await client.hello()

@@ -1,4 +1,4 @@
-"""A client after a fork: the child connects anew, and the parent's connection stays the parent's."""
+"""A client after a fork: the child makes its own connection, and the parent keeps its one."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_lease_that_could_not_be_extended_has_its_old_deadline(open_client: Op
         run(scenario())
 
 
-def test_leases_of_several_nodes_are_ended_at_each_and_told_in_order(open_client: Open) -> None:
+def test_leases_of_several_nodes_are_ended_at_each_and_reported_in_order(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address) as client:
             outcomes = await client.ack_lease(lease_of(b), lease_of(a), lease_of(b))
@@ -116,7 +116,7 @@ def test_leases_of_several_nodes_are_ended_at_each_and_told_in_order(open_client
         run(scenario())
 
 
-def test_the_leases_of_other_nodes_are_ended_before_a_failure_is_told(open_client: Open) -> None:
+def test_the_leases_of_other_nodes_are_ended_before_a_failure_is_reported(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address, timeout=0.6) as client:
             await client.hello()
@@ -251,7 +251,7 @@ def test_a_claim_is_asked_for_and_ended_at_the_node_that_holds_it(open_client: O
         run(scenario())
 
 
-def test_another_client_is_told_which_node_holds_a_claim(open_client: Open) -> None:
+def test_another_client_must_be_given_the_node_that_holds_a_claim(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address) as client:
             assert (await client.claim("key", "q", node=b.id)).node == b.id
@@ -264,7 +264,7 @@ def test_another_client_is_told_which_node_holds_a_claim(open_client: Open) -> N
         run(scenario())
 
 
-def test_a_claim_that_is_over_may_be_made_anew_anywhere(open_client: Open) -> None:
+def test_a_claim_that_is_over_may_be_made_again_anywhere(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address) as client:
             await client.hello()

@@ -195,7 +195,8 @@ def test_an_error_reply_is_raised_and_nothing_is_asked_again(open_client: Open) 
 def test_a_link_that_breaks_again_and_again_ends_in_an_error_in_time(open_client: Open) -> None:
     async def scenario() -> None:
         async with open_client(a.address, timeout=0.6) as client:
-            with pytest.raises(Unreachable, match="Lost the connection"):
+            # On a busy machine the last attempt may not even be accepted in time.
+            with pytest.raises(Unreachable, match=r"within 0\.6 s\. (Lost the connection|Could not connect)"):
                 await client.qlen("q")
         assert len(a.asked("QLEN")) > 2
 

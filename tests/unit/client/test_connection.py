@@ -21,8 +21,8 @@ from penstock.errors import (
     ReplyError,
     TimedOut,
 )
-from penstock.wire.reply_reader import ReplyReader, Status
-from tests.unit.client.scripted import Scripted, always, server
+from penstock.wire.reply_reader import ReplyReader, SimpleString
+from tests.unit.client.scripted_server import Scripted, always, server
 
 
 def test_every_type_of_reply_becomes_a_value() -> None:
@@ -34,7 +34,7 @@ def test_every_type_of_reply_becomes_a_value() -> None:
 def test_the_decoder_of_the_command_line_keeps_status_and_bulk_apart() -> None:
     reply = b"*2\r\n+OK\r\n$2\r\nOK\r\n"
     with server(always(reply)) as peer, Connection(port=peer.port, decoder=ReplyReader) as link:
-        assert [type(item) for item in link.execute("ANY")] == [Status, bytes]
+        assert [type(item) for item in link.execute("ANY")] == [SimpleString, bytes]
 
 
 def test_an_error_reply_is_raised_with_its_code_and_text() -> None:
@@ -137,7 +137,7 @@ def test_no_server_is_an_error_that_names_the_address() -> None:
         Connection(port=port).execute("PING")
 
 
-def test_a_server_of_another_kind_is_told_apart_from_a_lost_link() -> None:
+def test_a_server_of_another_kind_is_distinguished_from_a_lost_link() -> None:
     with server(always(b"HTTP/1.1 400 Bad Request\r\n")) as peer, Connection(port=peer.port) as link:
         with pytest.raises(BadReply, match="does not answer like a Penstock node"):
             link.execute("PING")

@@ -59,7 +59,7 @@ def test_a_node_is_remembered_by_the_address_that_worked(members: Members) -> No
     assert members.address_of("a" * 40, NOW) == SEED
 
 
-def test_a_node_that_fails_where_it_was_is_looked_for_where_others_say_it_is(members: Members) -> None:
+def test_a_node_that_fails_where_it_was_is_searched_where_others_say_it_is(members: Members) -> None:
     members.learn(hello(node("a", A)), SEED)
     members.record_failure(SEED, NOW, ConnectionLost("gone"))
     assert members.address_of("a" * 40, NOW) == A

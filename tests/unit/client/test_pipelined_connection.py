@@ -93,7 +93,7 @@ def test_nothing_is_written_to_a_link_that_is_closing() -> None:
     run(scenario())
 
 
-def test_time_runs_for_the_first_in_line_only_and_anew_with_every_reply() -> None:
+def test_time_runs_for_the_first_in_line_only_and_again_with_every_reply() -> None:
     async def scenario() -> None:
         connection, transport = connected()
         patient, hasty = ask(connection, seconds=60.0), ask(connection, seconds=0.3)
@@ -140,7 +140,7 @@ def test_a_request_that_may_take_forever_is_not_given_up() -> None:
     run(scenario())
 
 
-def test_an_error_that_answers_nothing_is_told_as_the_reason_of_the_end() -> None:
+def test_an_error_that_answers_nothing_is_reported_as_the_reason_of_the_end() -> None:
     async def scenario() -> None:
         connection, _ = connected()
         connection.data_received(b"-ERR max number of clients reached\r\n")
@@ -188,7 +188,7 @@ def test_replies_in_pieces_are_put_together() -> None:
     run(scenario())
 
 
-def test_who_waits_for_the_line_to_be_empty_hears_of_its_end_too() -> None:
+def test_a_caller_that_waits_for_an_empty_line_hears_of_its_end_too() -> None:
     async def scenario() -> None:
         connection, _ = connected()
         await connection.drain()  # nothing is under way

@@ -112,7 +112,7 @@ def test_other_replies_are_nothing_to_give_back() -> None:
     assert Request(("QPEEK", "q", 1)).undo([[[b"q", ID, b"x"]]]) is None
 
 
-def test_an_id_tells_that_its_job_is_delivered_at_most_once() -> None:
+def test_an_id_says_that_its_job_is_delivered_at_most_once() -> None:
     assert not requests.is_at_most_once(ID)
     assert requests.is_at_most_once(OTHER_ID.decode())
 

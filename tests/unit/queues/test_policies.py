@@ -102,7 +102,7 @@ def test_no_exponential_back_off_overflows() -> None:
     assert policy(10**9) == 1e9
 
 
-def test_ids_sort_by_their_making_and_tell_its_time() -> None:
+def test_ids_sort_by_their_making_and_have_its_time() -> None:
     make = IdMaker()
     before_ms = int(time.time() * 1000)
     ids = [make() for _ in range(20_000)]
@@ -127,7 +127,7 @@ def test_ids_sort_by_their_making_and_tell_its_time() -> None:
         ("7", None),
     ],
 )
-def test_only_ids_that_carry_a_time_tell_one(job_id: str, time_ms: int | None) -> None:
+def test_only_ids_that_carry_a_time_have_one(job_id: str, time_ms: int | None) -> None:
     assert id_time_ms(job_id) == time_ms
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from penstock.codec import decode, encode
 from penstock.errors import BadPayload, BadUrl, ConnectionLost, OutcomeUnknown, StoreError
-from penstock.job import JobState, Lease, Move, NewJob
+from penstock.job import LIVE, JobMove, Lease, NewJob
+from penstock.queues.lease_token import LeaseToken
 from penstock.queues.stores.postgres.element import (
     ELEMENT_BYTES_MAX,
-    LeaseToken,
     id_batch,
     lease_batch,
     move_batch,
@@ -105,7 +105,7 @@ def test_moves_keep_their_order() -> None:
     for one in moved:
         one.prepared = packed(one)
     leases = [Lease("b", "1.2.3"), Lease("a", None), Lease("c", "wrong")]
-    records = json.loads(move_batch([Move(*pair) for pair in zip(leases, moved, strict=True)]))
+    records = json.loads(move_batch([JobMove(*pair) for pair in zip(leases, moved, strict=True)]))
     assert [(record["o"], record.get("m"), record.get("n"), record["p"]["payload"]) for record in records] == [
         ("b", 1, 2, 1),
         ("a", None, None, 2),
@@ -134,7 +134,7 @@ def test_a_channel_has_its_name_unless_that_is_too_long() -> None:
 def test_statements_name_the_table_and_nothing_is_left_open(namespace: str | None) -> None:
     statements = Statements.of('a"{table} {where} %s $1', namespace)
     texts = [getattr(statements, name) for name in Statements.__slots__]
-    texts += [statements.sizes(5), *(statements.peek(state) for state in (None, *JobState))]
+    texts += [statements.sizes(5), *(statements.peek(state) for state in (None, *LIVE))]
     assert all('"_k_tbl_a""{table} {where} %s $1"' in text for text in texts)
     assert SETTINGS["jit"] == "off"
     assert ("counter_deltas" in statements.push) == (namespace is not None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock import blocking
 from penstock.errors import BadUrl, CallerError
 from penstock.queues.options import parse
 from penstock.queues.stores.redis.address import CALL_S, RedisSettings, redis_settings
@@ -113,3 +114,9 @@ def test_keys_of_claims_are_apart() -> None:
 
 def test_a_pattern_finds_only_its_prefix() -> None:
     assert pattern_of(b"a[b]*?\\:") == rb"a\[b\]\*\?\\:*"
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_a_redis_url_without_a_kind_of_queue_is_an_ordered_one(scheme: str) -> None:
+    store = blocking.connect(f"{scheme}://127.0.0.1:1/0")
+    assert store.queue("q").type == "redis:oq"

@@ -74,6 +74,26 @@ def test_what_an_original_node_sends_has_no_flags_of_ours() -> None:
     assert (decoded.abilities, decoded.sequence, decoded.flags) == (0, 0, bus.NOREPLY)
 
 
+@pytest.mark.parametrize(
+    ("nacks", "deliveries", "told", "is_included"),
+    [
+        (0, 0, (0, 0), True),
+        (1, 0, (1, 0), True),
+        (3, 2, (1, 2), True),
+        (0, 5, (1, 0), False),
+        (5, 0, (1, 1), False),
+        (0, 0, (0x7FFF, 0xFFFF), True),  # they begin again at 0
+        (0x7FFF, 0xFFFF, (0, 0), False),
+        (0x8002, 7, (2, 7), True),
+    ],
+)
+def test_the_counters_of_a_job_tell_which_queueings_it_has_behind_it(
+    nacks: int, deliveries: int, told: tuple[int, int], is_included: bool
+) -> None:
+    assert bus.includes(nacks, deliveries, bus.counters(*told)) is is_included
+    assert not bus.includes(nacks, deliveries, 0)
+
+
 def test_other_versions_and_types_are_not_for_us() -> None:
     data = message(bus.PING)
     assert bus.decode(data[:8] + b"\0\x02" + data[10:]) is None

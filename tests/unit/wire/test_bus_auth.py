@@ -110,7 +110,7 @@ def test_a_node_of_the_older_protocol_is_named_as_such() -> None:
 def test_nothing_may_follow_an_answer_before_it_is_accepted() -> None:
     acceptor, connector = Acceptor(SECRET, ID_A, NONCE_A), Connector(SECRET, ID_C, NONCE_C)
     answer = connector.feed(acceptor.begin())
-    with pytest.raises(AuthError, match="doesn't wait"):
+    with pytest.raises(AuthError, match="before its proof was answered"):
         acceptor.feed(answer + b"D")
     assert not acceptor.is_done
 

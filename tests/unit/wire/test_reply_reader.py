@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadReply, ReplyError
-from penstock.wire.reply_reader import DEPTH_MAX, NOTHING, Pairs, ReplyReader, Status
+from penstock.wire.reply_reader import DEPTH_MAX, NOTHING, Pairs, ReplyReader, SimpleString
 
 
 def decoded(data: bytes) -> object:
@@ -40,7 +40,7 @@ def test_types(data: bytes, value: object) -> None:
 
 
 def test_a_status_is_a_status_and_a_bulk_is_not() -> None:
-    assert type(decoded(b"+OK\r\n")) is Status
+    assert type(decoded(b"+OK\r\n")) is SimpleString
     assert type(decoded(b"$2\r\nOK\r\n")) is bytes
 
 

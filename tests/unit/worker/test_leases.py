@@ -10,7 +10,7 @@ from penstock import Fixed, Job, Worker
 from penstock.errors import ConnectionLost, LeaseLost
 from penstock.job import Lease
 from penstock.queues.capabilities import Capability
-from tests.unit.worker.calls import break_off, watch
+from tests.unit.worker.driver_calls import break_off, watch
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 
@@ -157,3 +157,21 @@ async def test_the_tries_of_a_worker_that_died_count() -> None:
         await Worker(store, "mail", handle, max_tries=2, backoff=Fixed(0)).run(until_empty=True)
         assert runs == []
         assert [job.payload for job in await store.dead_letters().peek()] == ["poison"]
+
+
+@virtual
+async def test_a_job_that_is_given_up_since_its_worker_died_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        job_id = await queue.push("poison")
+        for _ in range(2):
+            assert await queue.reserve(None, lease=10)
+        await asyncio.sleep(11)
+
+        async def handle(job: Job) -> None:
+            raise AssertionError("it had all its tries")
+
+        summary = await Worker(store, "mail", handle, max_tries=2).run(until_empty=True)
+        assert (summary.failed, summary.done) == (1, 0)
+        why = "the worker died, or lost its lease, on the last try"
+        assert f"mail {job_id} to the dead letters after 2 deliveries: {why}" in caplog.messages

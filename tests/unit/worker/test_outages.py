@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Fixed, Job, Worker
 from penstock.errors import CallerError, ConnectionLost, StoreError
-from tests.unit.worker.calls import break_off, watch
+from tests.unit.worker.driver_calls import break_off, watch
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 GONE = ConnectionLost("nobody listens")
@@ -17,7 +17,7 @@ async def _nothing(job: Job) -> None:
 
 
 @virtual
-async def test_acks_are_told_again_until_the_store_answers() -> None:
+async def test_acks_are_sent_again_until_the_store_answers() -> None:
     async with memory_store() as store:
         queue = store.queue("mail")
         await queue.push_many(range(20))
@@ -37,7 +37,7 @@ async def test_an_ack_whose_answer_got_lost_is_no_lost_lease() -> None:
 
 
 @virtual
-async def test_leases_are_kept_while_acks_cannot_be_told() -> None:
+async def test_leases_are_kept_while_acks_cannot_be_sent() -> None:
     async with memory_store() as store:
         await store.queue("mail").push_many(["short", "long"])
         break_off(store, "ack", *[GONE] * 100)
@@ -53,7 +53,7 @@ async def test_leases_are_kept_while_acks_cannot_be_told() -> None:
 
 
 @pytest.mark.parametrize("problem", [GONE, StoreError("read only"), OSError("whatever a driver lets through")])
-def test_a_store_that_gives_no_jobs_is_asked_again(problem: Exception) -> None:
+def test_a_store_that_returns_no_jobs_is_asked_again(problem: Exception) -> None:
     @virtual
     async def test() -> None:
         async with memory_store() as store:
@@ -119,7 +119,7 @@ async def test_what_the_store_will_never_take_is_left_to_its_lease() -> None:
     async with memory_store() as store:
         queue = store.queue("mail")
         await queue.push("x")
-        break_off(store, "ack", CallerError("this id is no id"))
+        break_off(store, "ack", CallerError("this id isn't an id"))
         handled = asyncio.Event()
 
         async def handle(job: Job) -> None:
@@ -138,7 +138,7 @@ async def test_what_the_store_will_never_take_is_left_to_its_lease() -> None:
 
 
 @pytest.mark.parametrize("call", ["ack", "nack"])
-def test_what_a_mistake_in_code_keeps_from_being_told_is_left_to_its_lease(call: str) -> None:
+def test_what_a_mistake_in_code_keeps_from_being_sent_is_left_to_its_lease(call: str) -> None:
     @virtual
     async def test() -> None:
         async with memory_store() as store:
@@ -158,7 +158,7 @@ def test_what_a_mistake_in_code_keeps_from_being_told_is_left_to_its_lease(call:
 
 
 @virtual
-async def test_what_looks_like_a_mistake_only_once_is_told_again() -> None:
+async def test_what_looks_like_a_mistake_only_once_is_sent_again() -> None:
     async with memory_store() as store:
         await store.queue("mail").push("x")
         # As clients of servers do when a connection goes while it is used.

@@ -146,16 +146,16 @@ async def test_fail_goes_to_the_dead_letters_whatever_tries_are_left() -> None:
         await store.queue("mail").push("x")
 
         async def handle(job: Job) -> None:
-            raise Fail("the address is no address")
+            raise Fail("the address isn't an address")
 
         summary = await Worker(store, "mail", handle, max_tries=100).run(until_empty=True)
         (job,) = await dead(store)
-        assert job.headers[ERROR] == "the address is no address"
+        assert job.headers[ERROR] == "the address isn't an address"
         assert (summary.failed, summary.retried) == (1, 0)
 
 
 @virtual
-async def test_fail_in_the_queue_of_dead_letters_gives_the_job_back() -> None:
+async def test_fail_in_the_queue_of_dead_letters_returns_the_job() -> None:
     async with memory_store() as store:
         grave = store.dead_letters()
         await grave.push("x")

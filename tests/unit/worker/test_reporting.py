@@ -134,7 +134,7 @@ async def _fail(job: Job) -> None:
         ("on_error", _fail),
     ],
 )
-def test_a_hook_that_raises_is_told_and_costs_no_job(
+def test_a_hook_that_raises_is_reported_and_costs_no_job(
     hook: str, handler: Handler, problem: BaseException, awaits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -242,7 +242,16 @@ def test_a_text_line_has_colours_only_if_wanted() -> None:
     assert "\x1b" not in TextFormatter(False, False).format(record_of("retry"))
 
 
-def test_where_an_error_arose_is_told_only_to_who_wants_much(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_or_an_error_of_somebody_else_neither_controls_the_terminal_nor_ends_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "penstock.worker"):
+        log_event("retry", "mail 1 again: no \x1b]0;title\x07\n12:00:00 mail 2 done\x9b2J")
+    line = TextFormatter(False, False).format(caplog.records[0])
+    assert line.endswith(r" mail 1 again: no \x1b]0;title\x07\n12:00:00 mail 2 done\x9b2J")
+
+
+def test_where_an_error_arose_is_reported_only_on_request(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ValueError("here")
     except ValueError as problem:

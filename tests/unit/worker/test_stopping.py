@@ -13,7 +13,7 @@ from penstock import Job, JobState, Store, Summary, Worker, blocking
 from penstock.errors import CallerError
 from penstock.queues.dead_letter import ERROR
 from penstock.worker.outcomes import InFlightJob
-from penstock.worker.runners import TaskRunner
+from penstock.worker.runners import RunnerSettings, TaskRunner
 from penstock.worker.settling import Settler
 from tests.unit.worker.virtual_time import memory_store, virtual
 
@@ -125,7 +125,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_up_the_end() -> 
 
 
 @virtual
-async def test_the_second_wish_to_stop_gives_everything_back_at_once() -> None:
+async def test_the_second_request_to_stop_returns_everything_at_once() -> None:
     async with memory_store() as store:
         await store.queue("mail").push("x")
 
@@ -145,7 +145,7 @@ async def test_the_second_wish_to_stop_gives_everything_back_at_once() -> None:
 
 
 @virtual
-async def test_a_worker_that_is_told_to_stop_before_it_runs_takes_nothing() -> None:
+async def test_a_worker_that_is_stopped_before_it_runs_takes_nothing() -> None:
     async with memory_store() as store:
         await store.queue("mail").push("x")
         worker = Worker(store, "mail", _fail)
@@ -155,7 +155,7 @@ async def test_a_worker_that_is_told_to_stop_before_it_runs_takes_nothing() -> N
 
 
 @virtual
-async def test_a_run_that_is_cancelled_gives_everything_back() -> None:
+async def test_a_run_that_is_cancelled_returns_everything() -> None:
     async with memory_store() as store:
         await store.queue("mail").push_many(["runs", "waits"])
         began = asyncio.Event()
@@ -176,7 +176,7 @@ async def test_a_run_that_is_cancelled_gives_everything_back() -> None:
 
 
 @virtual
-async def test_a_stop_that_is_cancelled_hurries_and_still_gives_everything_back() -> None:
+async def test_a_stop_that_is_cancelled_hurries_and_still_returns_everything() -> None:
     async with memory_store() as store:
         await store.queue("mail").push("x")
 
@@ -202,7 +202,7 @@ async def test_a_task_that_was_made_and_has_not_begun_is_never_run() -> None:
         await queue.push("x")
         (job,) = await queue.reserve_many(1)
         ends: list[object] = []
-        tasks = TaskRunner(_fail, 1, None, lambda held, problem: ends.append(problem), None, 0, print)
+        tasks = TaskRunner(_fail, RunnerSettings(1, None, lambda held, problem: ends.append(problem), None, 0, print))
         held = InFlightJob(job, Settler(queue, 30, print, print, print), 0)
         tasks.start(held)
         assert tasks.cancel(held, ValueError())

@@ -9,7 +9,7 @@ from penstock import DeadLetter, Fixed, Job, Store, Worker
 from penstock.errors import CallerError, Unsupported
 from penstock.queues.capabilities import Capability
 from penstock.worker.worker import MAX_TRIES
-from tests.unit.worker.calls import watch
+from tests.unit.worker.driver_calls import watch
 from tests.unit.worker.virtual_time import memory_store, virtual
 
 
@@ -105,8 +105,64 @@ async def test_jobs_that_were_taken_ahead_and_cannot_begin_go_back_without_a_try
 
 
 @virtual
-async def test_queues_share_the_hands_and_an_empty_one_takes_none() -> None:
+async def test_few_jobs_are_taken_ahead_after_jobs_came_back_from_a_worker_that_died() -> None:
     async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push("came back")
+        assert await queue.reserve(lease=10)
+        await asyncio.sleep(11)
+        await queue.push_many(range(2000))
+        reserved = watch(store, "reserve")
+
+        async def handle(job: Job) -> None:
+            pass
+
+        assert (await Worker(store, queue, handle, concurrency=50).run(until_empty=True)).done == 2001
+        assert max(reserved) <= 2 * 50
+
+
+@virtual
+async def test_jobs_that_came_back_from_a_worker_that_died_begin_one_after_the_other() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push_many(range(5))
+        assert len(await queue.reserve_many(5, lease=10)) == 5
+        await asyncio.sleep(11)
+        running = most = 0
+
+        async def handle(job: Job) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.05)
+            running -= 1
+
+        assert (await Worker(store, queue, handle, concurrency=5).run(until_empty=True)).done == 5
+        assert most == 1
+
+
+@virtual
+async def test_the_store_knows_that_a_job_begins_before_its_last_try_and_after_a_worker_died() -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push("came back")
+        assert await queue.reserve(lease=10)
+        await asyncio.sleep(11)
+        known = []
+
+        async def handle(job: Job) -> None:
+            known.extend(one.has_begun for one in await queue.peek(state="reserved") if one.id == job.id)
+
+        await Worker(store, queue, handle).run(until_empty=True)
+        await queue.push_many(["last try"] * 3)
+        await Worker(store, queue, handle, max_tries=1, concurrency=1, prefetch=2).run(until_empty=True)
+        assert known == [True] * 4
+
+
+@virtual
+async def test_queues_share_the_slots_and_an_empty_one_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_store() as store:
+        _count_run_times_in(monkeypatch, asyncio.get_running_loop())
         for name in ("a", "b"):
             await store.queue(name).push_many([name] * 40)
         order: list[str] = []
@@ -126,7 +182,7 @@ async def test_queues_share_the_hands_and_an_empty_one_takes_none() -> None:
         worker = Worker(store, ["a", "b", "empty"], handle, concurrency=4)
         summary = await worker.run()
         assert (summary.done, most) == (80, 4)
-        assert 8 <= order[:20].count("a") <= 12
+        assert 8 <= order[4:24].count("a") <= 12  # the first four are those of the queue that asks first
 
 
 @virtual
@@ -145,7 +201,7 @@ async def test_until_empty_queues_take_turns(concurrency: int, monkeypatch: pyte
         worker = Worker(store, ["a", "empty", "b"], handle, concurrency=concurrency)
         summary = await worker.run(until_empty=True)
         assert summary.done == 80
-        assert 8 <= order[:20].count("a") <= 12
+        assert 8 <= order[4:24].count("a") <= 12  # the first four are those of the queue that asks first
 
 
 @virtual
@@ -233,7 +289,7 @@ async def test_until_empty_waits_for_retries_that_come_at_once() -> None:
 
 
 @virtual
-async def test_a_paused_queue_gives_nothing_until_it_is_resumed() -> None:
+async def test_a_paused_queue_returns_nothing_until_it_is_resumed() -> None:
     async with memory_store() as store:
         queue = store.queue("mail")
         await queue.pause()
@@ -301,6 +357,18 @@ async def test_the_dead_letter_option_of_the_worker_comes_before_that_of_a_queue
         worker = Worker(store, queue, _always_fails, dead_letter=DeadLetter(1, "rejected"))
         await worker.run(until_empty=True)
         assert (await store.queue("rejected").size(), await store.queue("unwanted").size()) == (1, 0)
+
+
+@pytest.mark.parametrize("limit", [1, "1,rejected"])
+@virtual
+async def test_the_dead_letter_option_of_the_worker_takes_what_that_of_a_queue_takes(limit: int | str) -> None:
+    async with memory_store() as store:
+        queue = store.queue("mail")
+        await queue.push("x")
+        await Worker(store, queue, _always_fails, dead_letter=limit).run(until_empty=True)
+        assert await store.queue("__deadletter__" if limit == 1 else "rejected").size() == 1
+        with pytest.raises(CallerError, match="dead_letter must be a DeadLetter or a number of deliveries, got 'x'"):
+            Worker(store, queue, _always_fails, dead_letter="x")
 
 
 @virtual
@@ -405,9 +473,9 @@ def test_options_that_cannot_be_are_refused(options: dict[str, object], hint: st
 
 
 @pytest.mark.parametrize(("old", "new"), [("stop_within", "shutdown_timeout"), ("stuck_max", "max_stuck")])
-def test_the_old_name_of_an_argument_gives_an_error_that_says_the_new_one(old: str, new: str) -> None:
+def test_the_old_name_of_an_argument_raises_an_error_that_says_the_new_one(old: str, new: str) -> None:
     given: dict[str, Any] = {"store": "memory:", "queues": "mail", "handler": _nothing, old: 1}
-    with pytest.raises(TypeError, match=rf"unexpected keyword argument '{old}': it is now called '{new}'"):
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument '{old}': {old}= is now {new}="):
         Worker(**given)
 
 

@@ -16,7 +16,7 @@ PATIENCE_S = 30.0
 
 
 def run(handler: Callable[[blocking.Job], object], look: Any = None, **options: Any) -> tuple[Summary, Any]:
-    """Run one job until the queue is empty; gives the summary, and what `look` finds in the store then."""
+    """Run one job until the queue is empty; return the summary, and what `look` finds in the store then."""
 
     async def main() -> tuple[Summary, Any]:
         async with penstock.connect("memory:") as store:
@@ -76,7 +76,7 @@ def test_a_job_is_a_context_manager_there() -> None:
     assert left == (0, 0, ["ValueError: not now"])
 
 
-def test_a_function_is_told_when_its_job_is_no_longer_its_own() -> None:
+def test_a_function_learns_when_its_job_is_no_longer_its_own() -> None:
     seen: list[type[BaseException]] = []
 
     def handle(job: blocking.Job) -> None:
@@ -124,7 +124,7 @@ def test_such_a_call_in_the_event_loop_is_refused_and_does_not_stop_it_for_ever(
     asyncio.run(main())
 
 
-def test_a_function_that_outlives_its_worker_is_told_so() -> None:
+def test_a_function_that_outlives_its_worker_is_informed() -> None:
     end, told = threading.Event(), threading.Event()
 
     def handle(job: blocking.Job) -> None:

@@ -27,7 +27,7 @@ def opened() -> Iterator[threading.Event]:
 def run(
     *, push: list[object], handler: Callable[[Job], object], **options: object
 ) -> tuple[Worker, list[Job], list[Job]]:
-    """Run until empty; gives the worker, what is left, and the dead letters."""
+    """Run until empty; return the worker, what is left, and the dead letters."""
 
     async def main() -> tuple[Worker, list[Job], list[Job]]:
         async with penstock.connect("memory:") as store:
@@ -154,7 +154,7 @@ def test_leases_are_kept_while_functions_block() -> None:
     asyncio.run(main())
 
 
-def test_a_function_is_told_that_its_lease_is_lost_and_is_not_acked() -> None:
+def test_a_function_learns_that_its_lease_is_lost_and_is_not_acked() -> None:
     async def main() -> None:
         async with penstock.connect("memory:") as store:
             await store.queue("mail").push("x")

@@ -15,7 +15,7 @@ import penstock
 from penstock import Store
 
 START_S = 1_000_000.0
-STUCK_S = 10.0  # of real time without anything to do and without a timer: whoever waits, waits for ever
+STUCK_S = 10.0  # of real time without anything to do and without a timer: whoever waits, waits forever
 
 
 class _Selector:

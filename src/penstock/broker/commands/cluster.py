@@ -1,7 +1,7 @@
-"""CLUSTER: join, look at and leave a cluster.
+"""CLUSTER: join, inspect and leave a cluster.
 
-Whatever changes who is in it, or who this node is, is written to nodes.conf at once. If that fails the change
-holds, and the log says so: only SAVECONFIG, which asks for nothing else, fails with it.
+Every change of the members or of this node's id is written to nodes.conf at once. If that fails, the change still
+holds, and the log says so; only SAVECONFIG, which does nothing else, fails.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, to_integer
 from penstock.broker.commands.subcommands import Subcommand, find
-from penstock.broker.core import gossip
-from penstock.broker.core.draining import start_draining, stop_draining
+from penstock.broker.core import inputs
 from penstock.broker.core.membership import NODE_ID_BYTES, PORT_MAX
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.removal import remove_all
 from penstock.wire.replies import OK, bulk, error, simple
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ def _save(broker: Broker) -> None:
         broker.shell.save_cluster()
         broker.node.cluster.unsaved = False
     except OSError as problem:
-        log.error("the nodes of the cluster can't be saved: %s", problem)
+        log.error("can't write nodes.conf: %s", problem)
 
 
 def _new_id(broker: Broker) -> bytes:
@@ -67,7 +65,7 @@ def _meet(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 
 
 def _literal_ip(word: bytes) -> str | None:
-    """Read an address; one with a zone is of use on this machine alone, so it is none."""
+    """Read an IP address; one with a zone is refused, since it is valid on this machine only."""
     try:
         return str(ip_address(word.decode("ascii"))) if b"%" not in word else None
     except ValueError:
@@ -114,18 +112,18 @@ def _forget(broker: Broker, client: Client, args: list[bytes]) -> bytes:
         return error(b"ERR Unknown node %b" % node_id)
     if node_id == known.my_id:
         raise Refused(*FORGET_MYSELF)
-    gossip.forget(broker.node, node_id)
+    inputs.forget_node(broker.node, node_id)
     _save(broker)
     return OK
 
 
 def _reset(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """RESET [SOFT|HARD]: be alone and empty, and with HARD somebody else. A node that is leaving still is."""
+    """RESET [SOFT|HARD]: remove all jobs and other nodes; HARD also takes a new id. LEAVING stays as it is."""
     word = args[2].upper() if len(args) == 3 else b"SOFT"
     if word not in RESET_WORDS:
         raise Refused(*SYNTAX_ERROR)
-    remove_all(broker.node)
-    gossip.forget_all(broker.node)
+    inputs.remove_all(broker.node)
+    inputs.forget_all_nodes(broker.node)
     if RESET_WORDS[word]:
         broker.node.adopt_id(_new_id(broker))
     _save(broker)
@@ -133,7 +131,7 @@ def _reset(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 
 
 def _leaving(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """LEAVING [yes|no]: say whether this node is about to leave, or ask."""
+    """LEAVING [yes|no]: set or show whether this node is leaving."""
     known = broker.node.cluster
     if len(args) == 2:
         return simple("yes" if known.leaving else "no")
@@ -141,17 +139,17 @@ def _leaving(broker: Broker, client: Client, args: list[bytes]) -> bytes:
     if leaving is None:
         raise Refused(*BAD_LEAVING)
     if not leaving:
-        stop_draining(broker.node)
+        inputs.stop_draining(broker.node)
     known.leaving = leaving
     _save(broker)
     return OK
 
 
 def _drain(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """DRAIN: leave, and hand every job over to other nodes until this one holds nothing; LEAVING no ends it."""
+    """DRAIN: leave, and hand over every job to other nodes; LEAVING no ends it."""
     if len(broker.node.cluster.others) == 0:
         raise Refused("ERR", "there is no other node to hand jobs over to")
-    start_draining(broker.node)
+    inputs.start_draining(broker.node)
     _save(broker)
     return OK
 

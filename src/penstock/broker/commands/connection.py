@@ -188,7 +188,7 @@ def _client_line(broker: Broker, client: Client) -> bytes:
 
 
 def _address(client: Client) -> bytes:
-    """That of a Unix socket is a path, which may hold bytes that are no text."""
+    """The address of a Unix socket is a path, which may hold bytes that are not text."""
     return client.address.encode("utf-8", "surrogateescape")
 
 
@@ -273,7 +273,7 @@ def _set_info(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 
 
 def _pause(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """Hold the requests of all clients, this one's as well, for so many milliseconds."""
+    """PAUSE ms: hold back the requests of all clients, this one included."""
     broker.paused_until_ms = broker.node.now_ms + timeout_argument(args[2])
     return OK
 

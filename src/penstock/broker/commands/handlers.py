@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.broker.clients import Client
-from penstock.broker.commands import cluster, connection, jobs, leases, queues, server
+from penstock.broker.commands import cluster, connection, jobs, leases, moving, queues, server
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -42,6 +42,7 @@ HANDLERS: dict[str, Handler] = {
     "loadjob": jobs.loadjob,
     "show": queues.show,
     "qlen": queues.qlen,
+    "qsize": queues.qsize,
     "qpeek": queues.qpeek,
     "qstat": queues.qstat,
     "pause": queues.pause,
@@ -57,6 +58,7 @@ HANDLERS: dict[str, Handler] = {
     "ackclaim": leases.ackclaim,
     "nackclaim": leases.nackclaim,
     "extendclaim": leases.extendclaim,
+    "movejobs": moving.movejobs,
 }
 
 # For pipelines: how to run several requests of one kind at once. Given the requests and a place among them, it tells

@@ -29,7 +29,7 @@ DAY_S = 24 * 60 * 60
 
 @cache
 def release() -> str:
-    """Give the version of the installed package."""
+    """Return the version of the installed package."""
     try:
         return version("penstock")
     except PackageNotFoundError:  # run from a source tree
@@ -43,7 +43,7 @@ def info(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     wanted = args[1].lower() if len(args) == 2 else b"default"
     names = SETS.get(wanted, (wanted,))
     texts = [_section(broker, name) for name in names if name in SECTIONS]
-    # A path may hold bytes that are no text; they leave as they came.
+    # A path may hold bytes that are not text; they are sent unchanged.
     return bulk("\r\n".join(texts).encode("utf-8", "surrogateescape"))
 
 
@@ -117,7 +117,7 @@ def _memory(broker: Broker) -> Pairs:
 
 
 def human_bytes(size: int) -> str:
-    """Give a size as people read it: 1.50M."""
+    """Return a size as people read it: 1.50M."""
     if size < 1 << 10:
         return f"{size}B"
     unit, letter = next((unit, letter) for unit, letter in UNITS if size < unit << 10 or letter == "G")

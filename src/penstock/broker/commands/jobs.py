@@ -1,6 +1,6 @@
-"""Commands that add, fetch and finish jobs: ADDJOB, ADDJOBS, GETJOB, ACKJOB and their kin.
+"""Commands that add, fetch and finish jobs: ADDJOB, ADDJOBS, GETJOB, ACKJOB, NACK and others.
 
-The first three are the hot path. Options are parsed once and remembered by their words, replies are made by one format.
+ADDJOB, GETJOB and ACKJOB are the hot path. Options are parsed once and cached by their words; a reply is one format.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, timeout_argument, to_integer
-from penstock.broker.core import adding, delivery, refusals
-from penstock.broker.core.acks import ack, ack_unknown
-from penstock.broker.core.adding import Terms
-from penstock.broker.core.blocking import ask_others, fetch_many, wait
-from penstock.broker.core.ids import is_job_id
+from penstock.broker.core import inputs, refusals
+from penstock.broker.core.adding import AddRules
+from penstock.broker.core.delivery import ALL
+from penstock.broker.core.inputs import ack, ack_unknown, add, ask_others, delete, fetch, fetch_many, wait
 from penstock.broker.core.jobs import AHEAD, GONE, Job, tries_before
+from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSED_OUT
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.registry import PAGE_MASK
-from penstock.broker.core.removal import remove
+from penstock.broker.core.replication import Addition
+from penstock.broker.core.sources import Sources
 from penstock.broker.core.tokens import LEASE_MS_MAX
-from penstock.broker.core.waiting import Addition, Waiter
-from penstock.wire import bus
+from penstock.broker.core.waiters import Waiter
 from penstock.wire.replies import error
 
 if TYPE_CHECKING:
@@ -32,12 +31,11 @@ UINT16_MAX: Final = 2**16 - 1
 UINT32_MAX: Final = 2**32 - 1
 TTL_S_MAX: Final = 2**31 - 1  # 68 years: an expiry must fit into the 32-bit unix time of the stored form
 TERMS_KEPT_MAX: Final = 1024  # parsed option lists kept; clients use a handful
-TERMS_BYTES_MAX: Final = 256  # longer ones aren't kept: behind a NUL a number may have half a gigabyte
-RUN_MAX: Final = 100  # requests of a pipeline that are run as one: enough to share the cost, few enough to check memory
+TERMS_BYTES_MAX: Final = 256  # longer ones aren't kept: a number may carry up to half a gigabyte behind a NUL
+RUN_MAX: Final = 100  # requests of a pipeline that are run as one: memory is checked between two of these runs
 # Which counters a job is replied with: how many pairs of name and value.
 COUNTERS: Final = 2
 COUNTERS_AND_TRIES: Final = 4
-BAD_ID: Final = ("BADID", "Invalid Job ID format.")
 
 # Option -> (attribute, least, most, what to say otherwise)
 ADD_NUMBERS: Final = {
@@ -49,8 +47,8 @@ ADD_NUMBERS: Final = {
 }
 
 
-def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
-    terms = Terms()
+def _parse_terms(timeout: bytes, options: list[bytes]) -> AddRules:
+    terms = AddRules()
     at = 0
     while at < len(options):
         word = options[at].upper()
@@ -72,7 +70,7 @@ def _parse_terms(timeout: bytes, options: list[bytes]) -> Terms:
     return terms
 
 
-def _remember(broker: Broker, key: bytes | tuple[bytes, ...], terms: Terms) -> Terms:
+def _remember(broker: Broker, key: bytes | tuple[bytes, ...], terms: AddRules) -> AddRules:
     if (len(key) if isinstance(key, bytes) else sum(map(len, key))) > TERMS_BYTES_MAX:
         return terms
     if len(broker.terms) >= TERMS_KEPT_MAX:
@@ -85,14 +83,14 @@ def addjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ADDJOB queue body ms-timeout [options]."""
     key = args[3] if len(args) == 4 else tuple(args[3:])
     terms = broker.terms.get(key) or _remember(broker, key, _parse_terms(args[3], args[4:]))
-    ids = adding.add(broker.node, args[1], [args[2]], terms)
+    ids = add(broker.node, args[1], [args[2]], terms)
     if isinstance(ids, Addition):
-        _wait_for_copies(client, ids)
+        wait_for_copies(client, ids)
         return None
     return b"+%b\r\n" % ids[0]
 
 
-def _wait_for_copies(client: Client, addition: Addition, is_whole: bool = False) -> None:
+def wait_for_copies(client: Client, addition: Addition, is_whole: bool = False) -> None:
     """Let a producer wait until other nodes hold its jobs."""
     addition.client = client
     addition.is_whole = is_whole
@@ -100,12 +98,26 @@ def _wait_for_copies(client: Client, addition: Addition, is_whole: bool = False)
 
 
 def shape_addition(addition: Addition) -> bytes:
-    """Give what a producer that waited is told: of each job, or, if it wanted all or none, of all together."""
+    """Return the reply to a producer that waited: one for each job, or one for all if it wanted all or none."""
     refused = addition.refused
     if addition.is_whole and refused:
         return error(str(next(iter(refused.values()))))
+    if addition.sources is not None:
+        return shape_sources(addition.sources)
     replies = [error(str(refused[job.id])) if job.id in refused else b"+%b\r\n" % job.id for job in addition.jobs]
     return (b"*%d\r\n" % len(replies) if addition.is_whole else b"") + b"".join(replies)
+
+
+def shape_sources(sources: Sources) -> bytes:
+    """Return the reply to a client that moves jobs: for each the id of the new job, or why it was not moved."""
+    rows = [b"+%b\r\n" % row.answer for row in sources.rows]
+    return b"*%d\r\n%b" % (len(rows), b"".join(rows))
+
+
+def terms_of(broker: Broker, words: list[bytes]) -> AddRules:
+    """Return the options of an add: its timeout, and the words after that."""
+    key = words[0] if len(words) == 1 else tuple(words)
+    return broker.terms.get(key) or _remember(broker, key, _parse_terms(words[0], words[1:]))
 
 
 def addjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: int) -> tuple[int, bytes | None]:
@@ -120,9 +132,9 @@ def addjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: 
     terms = broker.terms.get(tail[0] if len(tail) == 1 else tuple(tail))
     if terms is None or terms.maxlen is not None:
         return 0, b""
-    ids = adding.add(broker.node, head[1], bodies, terms)
+    ids = add(broker.node, head[1], bodies, terms)
     if isinstance(ids, Addition):
-        _wait_for_copies(client, ids)
+        wait_for_copies(client, ids)
         return len(bodies), None
     return len(bodies), b"+%b\r\n" % b"\r\n+".join(ids)
 
@@ -132,11 +144,9 @@ def addjobs(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     at = next((at for at in range(3, len(args)) if args[at].upper() == b"BODIES"), 0)
     if not at or at + 1 == len(args):
         raise Refused(*SYNTAX_ERROR)
-    key = args[2] if at == 3 else tuple(args[2:at])
-    terms = broker.terms.get(key) or _remember(broker, key, _parse_terms(args[2], args[3:at]))
-    ids = adding.add(broker.node, args[1], args[at + 1 :], terms)
+    ids = add(broker.node, args[1], args[at + 1 :], terms_of(broker, args[2:at]))
     if isinstance(ids, Addition):
-        _wait_for_copies(client, ids, is_whole=True)
+        wait_for_copies(client, ids, is_whole=True)
         return None
     return b"*%d\r\n+%b\r\n" % (len(ids), b"\r\n+".join(ids))
 
@@ -147,7 +157,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     if ran:
         return reply
     node = broker.node
-    nohang, counters, ctime, timeout_ms, count, lease_ms, begin_max = False, 0, False, 0, 1, 0, delivery.ALL
+    nohang, counters, ctime, timeout_ms, count, lease_ms, begin_max = False, 0, False, 0, 1, 0, ALL
     at = 1
     while True:
         word = args[at].upper() if at < len(args) else b""
@@ -197,7 +207,7 @@ def getjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 def _begin_argument(value: bytes) -> int:
     if value.upper() == b"ALL":
-        return delivery.ALL
+        return ALL
     begin_max = to_integer(value)
     if begin_max is None or begin_max < 0:
         raise Refused("ERR", "BEGIN must be a number of jobs, or ALL")
@@ -217,13 +227,13 @@ def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: 
         if request != first:
             break
         wanted += 1
-    jobs = delivery.fetch(broker.node, queue, wanted)
+    jobs = fetch(broker.node, queue, wanted)
     client.hand(jobs)
     return len(jobs), b"".join([b"*1\r\n" + shape_job(job, 0, 0) for job in jobs])
 
 
 def shape_job(job: Job, counters: int, lease_ms: int, ctime: bool = False) -> bytes:
-    """Give a job as GETJOB replies it."""
+    """Return a job as GETJOB replies it."""
     name, body = job.queue, job.body
     if not counters and not lease_ms and not ctime:
         return b"*3\r\n$%d\r\n%b\r\n$40\r\n%b\r\n$%d\r\n%b\r\n" % (len(name), name, job.id, len(body), body)
@@ -242,7 +252,7 @@ def shape_job(job: Job, counters: int, lease_ms: int, ctime: bool = False) -> by
 
 
 def shape_outcome(client: Client, waiter: Waiter, outcome: Job | Refused | None) -> bytes:
-    """Give what a client that waited is told."""
+    """Return the reply to a client that waited for a job."""
     if outcome is None:
         return client.null_array
     if isinstance(outcome, Refused):
@@ -250,25 +260,11 @@ def shape_outcome(client: Client, waiter: Waiter, outcome: Job | Refused | None)
     return b"*1\r\n" + shape_job(outcome, waiter.counters, waiter.lease_ms, waiter.ctime)
 
 
-def find_jobs(broker: Broker, ids: list[bytes]) -> list[Job | None]:
-    """Look all ids up, and refuse the whole command if one of them can't be an id."""
-    pages = broker.node.jobs.pages
-    try:
-        jobs = [pages[job_id[11]][job_id[12] & PAGE_MASK].get(job_id) for job_id in ids]
-    except IndexError:  # shorter than any id
-        raise Refused(*BAD_ID) from None
-    if None in jobs:
-        for job, job_id in zip(jobs, ids, strict=True):
-            if job is None and not is_job_id(job_id):
-                raise Refused(*BAD_ID)
-    return jobs
-
-
 def ackjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ACKJOB id ...: how many were known here and not acked."""
     node = broker.node
     done = 0
-    for job, job_id in zip(find_jobs(broker, args[1:]), args[1:], strict=True):
+    for job, job_id in zip(broker.node.jobs.find(args[1:]), args[1:], strict=True):
         if job is None:
             ack_unknown(node, job_id)
         # The same id may come twice: the second time its job is gone.
@@ -278,54 +274,56 @@ def ackjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 
 def fastack(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """FASTACK id ...: forget jobs everywhere, without making sure; how many were here."""
+    """FASTACK id ...: delete jobs on all nodes, without confirmation; how many were here."""
     node = broker.node
     if node.cluster.size > 1:
-        for job, job_id in zip(find_jobs(broker, args[1:]), args[1:], strict=True):
-            whom = node.cluster.ids if job is None else job.holders.delivered
-            node.outbox.tell(bus.DELJOB, whom, job_id)
-            node.finished.add(job_id)
-    return deljob(broker, client, args)
+        node.jobs.find(args[1:])  # refuses the command if one of them can't be an id
+        for job_id in args[1:]:
+            inputs.delete_elsewhere(node, job_id)
+    return _delete(node, args[1:], is_ack=True)
 
 
 def deljob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """DELJOB id ...: forget jobs here; how many were there."""
-    node = broker.node
+    """DELJOB id ...: delete jobs on this node; how many there were."""
+    return _delete(broker.node, args[1:], is_ack=False)
+
+
+def _delete(node: Node, ids: list[bytes], is_ack: bool) -> bytes:
     done = 0
-    for job in find_jobs(broker, args[1:]):
+    for job in node.jobs.find(ids):
         if job is not None and job.state != GONE:
-            remove(node, job)
+            delete(node, job, is_ack)
             done += 1
     return b":%d\r\n" % done
 
 
 def enqueue(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ENQUEUE id ...: put active jobs into their queues; how many moved."""
-    jobs = find_jobs(broker, args[1:])
-    return b":%d\r\n" % sum(delivery.enqueue(broker.node, job) for job in jobs if job is not None)
+    jobs = broker.node.jobs.find(args[1:])
+    return b":%d\r\n" % sum(inputs.enqueue_now(broker.node, job) for job in jobs if job is not None)
 
 
 def nack(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """NACK [AFTER ms] id ...: give jobs back, now or after a time; how many were taken back."""
+    """NACK [AFTER ms] id ...: return jobs to their queues, now or after a delay; how many were returned."""
     after_ms, ids = 0, args[1:]
     if len(args) > 2 and args[1].upper() == b"AFTER":
         after_ms, ids = duration_argument(args[2], "AFTER", LEASE_MS_MAX), args[3:]
-    jobs = find_jobs(broker, ids)
-    return b":%d\r\n" % sum(delivery.nack_after(broker.node, job, after_ms) for job in jobs if job is not None)
+    jobs = broker.node.jobs.find(ids)
+    return b":%d\r\n" % sum(inputs.nack_after(broker.node, job, after_ms) for job in jobs if job is not None)
 
 
 def dequeue(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """DEQUEUE id ...: take queued jobs out of their queues; how many moved."""
-    jobs = find_jobs(broker, args[1:])
-    return b":%d\r\n" % sum(delivery.dequeue(broker.node, job) for job in jobs if job is not None)
+    jobs = broker.node.jobs.find(args[1:])
+    return b":%d\r\n" % sum(inputs.dequeue(broker.node, job) for job in jobs if job is not None)
 
 
 def working(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """WORKING id: postpone the next delivery; the job's retry time in seconds."""
-    (job,) = find_jobs(broker, args[1:])
+    (job,) = broker.node.jobs.find(args[1:])
     if job is None:
         raise Refused(*refusals.NO_JOB)
-    return b":%d\r\n" % delivery.working(broker.node, job)
+    return b":%d\r\n" % inputs.working(broker.node, job)
 
 
 def loadjob(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, duration_argument, to_integer
-from penstock.broker.commands.jobs import BAD_ID, COUNTERS, shape_job
-from penstock.broker.core import leases
-from penstock.broker.core.blocking import ask_others
+from penstock.broker.commands.jobs import COUNTERS_AND_TRIES, shape_job
+from penstock.broker.core import inputs, refusals
 from penstock.broker.core.ids import is_job_id
 from penstock.broker.core.jobs import Job
 from penstock.broker.core.refusals import Refused
@@ -21,13 +20,13 @@ BAD_TOKEN: Final = ("ERR", "each id must be followed by the token of its lease")
 
 
 def _pairs(words: list[bytes]) -> list[tuple[bytes, int]]:
-    """Read id and token by turns, and refuse the whole command if one of them can't be."""
+    """Read pairs of id and token; refuse the whole command if one of them is invalid."""
     if len(words) % 2:
         raise Refused(*BAD_TOKEN)
     pairs = []
     for at in range(0, len(words), 2):
         if not is_job_id(words[at]):
-            raise Refused(*BAD_ID)
+            raise Refused(*refusals.BAD_ID)
         token = to_integer(words[at + 1])
         if token is None or token <= 0:
             raise Refused(*BAD_TOKEN)
@@ -45,27 +44,27 @@ def acklease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     end = args.index(b"BEGIN") if b"BEGIN" in args else len(args)
     ended, begun = _pairs(args[1:end]), _pairs(args[end + 1 :])
     for job_id, token in begun:
-        leases.begin_lease(node, job_id, token)
-    return _statuses([leases.ack_lease(node, job_id, token) for job_id, token in ended])
+        inputs.begin_lease(node, job_id, token)
+    return _statuses([inputs.ack_lease(node, job_id, token) for job_id, token in ended])
 
 
 def begin(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """BEGIN id token [id token ...]."""
     node = broker.node
-    return _statuses([leases.begin_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
+    return _statuses([inputs.begin_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
 
 
 def nacklease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """NACKLEASE ms id token [id token ...]."""
     after_ms = duration_argument(args[1], "the delay", LEASE_MS_MAX)
     node = broker.node
-    return _statuses([leases.nack_lease(node, job_id, token, after_ms) for job_id, token in _pairs(args[2:])])
+    return _statuses([inputs.nack_lease(node, job_id, token, after_ms) for job_id, token in _pairs(args[2:])])
 
 
 def release(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """RELEASE id token [id token ...]."""
     node = broker.node
-    return _statuses([leases.release_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
+    return _statuses([inputs.release_lease(node, job_id, token) for job_id, token in _pairs(args[1:])])
 
 
 def lease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -73,15 +72,15 @@ def lease(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     lease_ms = max(1, duration_argument(args[1], "the lease", LEASE_MS_MAX))
     node = broker.node
     pairs = list(_pairs(args[2:]))
-    # A job that the token held already is known to its holder: should this client go, it doesn't come back.
-    waiting = {job_id for job_id, _ in pairs if leases.is_waiting(node, job_id)}
-    known = [job for job in map(node.jobs.get, dict(pairs)) if job is not None]
-    size, most = sum([len(job.body) for job in known]), node.memory.reply_bytes_max
-    if size > most and len(pairs) > 1:
-        raise Refused("ERR", f"the reply must be at most {most} bytes, and would have {size}: ask for fewer jobs")
-    jobs = [leases.lease_one(node, job_id, token, lease_ms) for job_id, token in pairs]
+    # A client that held a job already keeps it: if this reply can't be sent, only jobs from the queue go back.
+    waiting = {job_id for job_id, _ in pairs if inputs.is_waiting(node, job_id)}
+    # An id that is named twice counts twice: tokens follow each other, so each may hold the lease of the one before.
+    known = [job for job in map(node.jobs.get, [job_id for job_id, _ in pairs]) if job is not None]
+    if len(pairs) > 1:
+        node.memory.check_reply(sum([len(job.queue) + len(job.body) for job in known]))
+    jobs = [inputs.lease_one(node, job_id, token, lease_ms) for job_id, token in pairs]
     client.hand([job for job in jobs if job is not None and job.id in waiting])
-    rows = [client.null_array if job is None else shape_job(job, COUNTERS, lease_ms) for job in jobs]
+    rows = [client.null_array if job is None else shape_job(job, COUNTERS_AND_TRIES, lease_ms) for job in jobs]
     return b"*%d\r\n%b" % (len(rows), b"".join(rows))
 
 
@@ -89,7 +88,7 @@ def extend(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """EXTEND ms id token [id token ...]."""
     lease_ms = max(1, duration_argument(args[1], "the lease", LEASE_MS_MAX))
     node = broker.node
-    return _statuses([leases.extend_lease(node, job_id, token, lease_ms) for job_id, token in _pairs(args[2:])])
+    return _statuses([inputs.extend_lease(node, job_id, token, lease_ms) for job_id, token in _pairs(args[2:])])
 
 
 def claim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -112,9 +111,9 @@ def claim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     names = args[at + 1 :]
     if not names:
         raise Refused(*SYNTAX_ERROR)
-    jobs = leases.claim(broker.node, key, names, count, lease_ms)
+    jobs = inputs.claim(broker.node, key, names, count, lease_ms)
     if count and not jobs:
-        ask_others(broker.node, names)
+        inputs.ask_others(broker.node, names)
     return b"".join([b"*%d\r\n" % len(jobs), *[_shape(job) for job in jobs]])
 
 
@@ -132,18 +131,18 @@ def _key(key: bytes) -> bytes:
 
 def ackclaim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """ACKCLAIM key: how many jobs are finished with it."""
-    return b":%d\r\n" % leases.ack_claim(broker.node, _key(args[1]))
+    return b":%d\r\n" % inputs.ack_claim(broker.node, _key(args[1]))
 
 
 def nackclaim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """NACKCLAIM key [ms]: how many jobs went back."""
+    """NACKCLAIM key [ms]: how many jobs were returned."""
     if len(args) > 3:
         raise Refused(*SYNTAX_ERROR)
     after_ms = duration_argument(args[2], "the delay", LEASE_MS_MAX) if len(args) == 3 else 0
-    return b":%d\r\n" % leases.nack_claim(broker.node, _key(args[1]), after_ms)
+    return b":%d\r\n" % inputs.nack_claim(broker.node, _key(args[1]), after_ms)
 
 
 def extendclaim(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """EXTENDCLAIM key ms: how many jobs are held for longer."""
     lease_ms = max(1, duration_argument(args[2], "the lease", LEASE_MS_MAX))
-    return b":%d\r\n" % leases.extend_claim(broker.node, _key(args[1]), lease_ms)
+    return b":%d\r\n" % inputs.extend_claim(broker.node, _key(args[1]), lease_ms)

@@ -27,7 +27,7 @@ def monitor(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         return None
     client.is_monitor = True
     broker.monitors.append(client)
-    broker.reguard()
+    broker.refresh_checks()
     return OK
 
 
@@ -82,7 +82,7 @@ def _samples(broker: Broker, event: bytes) -> deque[tuple[int, int]] | None:
 
 
 def _latest(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """Give for each event: its name, the time and length of its latest spike, and the longest ever."""
+    """Return for each event: its name, the time and length of its latest spike, and the longest ever."""
     spikes = broker.statistics.latency
     rows: list[Value] = [
         [event.encode(), samples[-1][0], samples[-1][1], spikes.worst[event]]
@@ -153,7 +153,7 @@ OTHER_ADVICE = "Nothing is known about events of this name."
 
 
 def _doctor(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """Tell in sentences what was slow, how badly, and what to do."""
+    """LATENCY DOCTOR: what was slow, by how much, and what to do."""
     spikes = broker.statistics.latency
     if not spikes.threshold_ms and not spikes.events:
         text = (

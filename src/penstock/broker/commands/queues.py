@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.clients import Client
 from penstock.broker.commands.arguments import SYNTAX_ERROR, cursor_argument, integer_argument
-from penstock.broker.commands.jobs import find_jobs
+from penstock.broker.core import inputs
 from penstock.broker.core.acks import is_dummy
-from penstock.broker.core.blocking import set_pause
-from penstock.broker.core.eviction import need_queues
-from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_given_back, is_out, tries_before
-from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.jobs import ACTIVE, STATE_NAMES, Confirming, Job, is_out, tries_before
+from penstock.broker.core.node import Node
 from penstock.broker.core.queues import PAUSE_NAMES, PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
-from penstock.wire import bus
+from penstock.wire.record import NODE_ID_BYTES
 from penstock.wire.replies import EMPTY_ARRAY, Value, array, bulk, encode_value, simple
 
 if TYPE_CHECKING:
@@ -57,15 +55,8 @@ def qpeek(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     if queue is None or not queue.length or not count:
         return EMPTY_ARRAY
     jobs = list(queue.oldest(min(count, queue.length)) if count > 0 else queue.newest(min(-count, queue.length)))
-    _check_reply(broker, jobs)
+    broker.node.memory.check_reply(sum(map(_row_bytes, jobs)))
     return array(array([bulk(job.queue), bulk(job.id), bulk(job.body)]) for job in jobs)
-
-
-def _check_reply(broker: Broker, jobs: list[Job]) -> None:
-    """Refuse to make a reply that is larger than the node holds for a client."""
-    size, most = sum(map(_row_bytes, jobs)), broker.node.memory.reply_bytes_max
-    if size > most:
-        raise Refused("ERR", f"the reply must be at most {most} bytes, and would have {size}: ask for fewer jobs")
 
 
 def qstat(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
@@ -108,24 +99,23 @@ def pause(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     queue = node.queues.by_name.get(args[1])
     if given:
         if queue is None and flags:
-            (queue,) = need_queues(node, args[1:2])
+            (queue,) = inputs.need_queues(node, args[1:2])
         if queue is not None and queue.pause != flags:
-            set_pause(node, queue, flags)
+            inputs.set_pause(node, queue, flags)
     state = queue.pause if queue is not None else 0
     if b"BCAST" in map(bytes.upper, args[2:]):
-        for peer in node.cluster.others:
-            node.outbox.say(peer, bus.PAUSE, bus.named(state, args[1]))
+        inputs.send_pause(node, args[1], state)
     return simple(PAUSE_NAMES[state])
 
 
 def show(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """SHOW id: all that is known about a job."""
-    (job,) = find_jobs(broker, args[1:])
+    (job,) = broker.node.jobs.find(args[1:])
     return client.null if job is None else _show(broker.node, job, client.protocol)
 
 
 def _facts(node: Node, job: Job) -> list[Value]:
-    """Give a job's fields in the order of SHOW_FIELDS."""
+    """Return a job's fields in the order of SHOW_FIELDS."""
     known = not is_dummy(job)
     return [
         job.id,
@@ -153,7 +143,7 @@ def _show(node: Node, job: Job, protocol: int) -> bytes:
 
 
 def _compact(node: Node, job: Job, protocol: int) -> bytes:
-    """Give a job as a row: id, queue, state, body, ctime, ttl, delay, retry, replicate, nacks, deliveries, requeue.
+    """Return a job as a row: id, queue, state, body, ctime, ttl, delay, retry, replicate, nacks, deliveries, requeue.
 
     Of an active job the state says what for, where that is known.
     """
@@ -186,6 +176,11 @@ def _row_bytes(job: Job) -> int:
     return ROW_BYTES + len(job.queue) + len(job.body)
 
 
+def _id_bytes(job: Job) -> int:
+    """The same where the reply has its id only, whatever the size of its body."""
+    return ROW_BYTES
+
+
 JSCAN_REPLIES: dict[bytes, Callable[[Node, Job, int], bytes]] = {
     b"ID": _simple_id,
     b"ALL": _show,
@@ -198,20 +193,10 @@ def _is_reserved(node: Node, job: Job) -> bool:
     return is_out(job)
 
 
-def _is_scheduled(node: Node, job: Job) -> bool:
-    """Tell whether a job waits for its time: its delay isn't over, or it was given back here, for later.
-
-    A copy of a job that waits or is worked on elsewhere is neither scheduled nor reserved.
-    """
-    if job.state != ACTIVE or job.token:
-        return False
-    return is_given_back(job) or node.wall_ms < job.ctime // NS_PER_MS + job.rules.delay_s * 1000
-
-
 # What an active job is active for; these are ours.
-SHADES: dict[bytes, Callable[[Node, Job], bool]] = {b"reserved": _is_reserved, b"scheduled": _is_scheduled}
+SHADES: dict[bytes, Callable[[Node, Job], bool]] = {b"reserved": _is_reserved, b"scheduled": inputs.is_scheduled}
 QSCAN_OPTIONS = (b"COUNT", b"MINLEN", b"MAXLEN", b"IMPORTRATE")
-JSCAN_OPTIONS = (b"COUNT", b"QUEUE", b"STATE", b"REPLY")
+JSCAN_OPTIONS = (b"COUNT", b"QUEUE", b"STATE", b"REPLY", b"AWAY")
 
 
 def _scan_arguments(words: list[bytes], options: tuple[bytes, ...]) -> tuple[int, bool, list[tuple[bytes, bytes]]]:
@@ -239,6 +224,20 @@ def _scan_reply(cursor: int, items: list[bytes]) -> bytes:
     return array([bulk(b"%d" % cursor), array(items)])
 
 
+def qsize(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
+    """QSIZE queue [node-id ...]: how many jobs wait here, and how many this node stands in for."""
+    node = broker.node
+    queue = node.queues.by_name.get(args[1])
+    due, delayed = inputs.away(node, args[1], {_node_id(word) for word in args[2:]})
+    return encode_value([queue.length if queue is not None else 0, due, delayed])
+
+
+def _node_id(word: bytes) -> bytes:
+    if len(word) != NODE_ID_BYTES:
+        raise Refused("ERR", f"the id of a node must be {NODE_ID_BYTES} characters")
+    return word
+
+
 def qscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     """QSCAN [cursor] [COUNT n] [BUSYLOOP] [MINLEN n] [MAXLEN n] [IMPORTRATE n]."""
     cursor, busy, given = _scan_arguments(args[1:], QSCAN_OPTIONS)
@@ -253,13 +252,16 @@ def qscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
         return (least is None or queue.length >= least) and (most is None or queue.length <= most)
 
     cursor, found = broker.node.queues.scan(cursor, None if busy or count < 0 else count, wanted)
+    if len(found) > 1:
+        broker.node.memory.check_reply(sum([len(queue.name) for queue in found]))
     return _scan_reply(cursor, [bulk(queue.name) for queue in found])
 
 
 def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s] ... [REPLY all|id|compact].
+    """JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE q] [STATE s] ... [AWAY node-id] ... [REPLY all|id|compact].
 
-    Several states are those of either. `scheduled` and `reserved` are parts of `active`.
+    Several states are those of either. `scheduled` and `reserved` are parts of `active`. With AWAY also copies of jobs
+    that these nodes have, of which this node is the first of the other holders.
     """
     cursor, busy, given = _scan_arguments(args[1:], JSCAN_OPTIONS)
     count = SCAN_COUNT_DEFAULT
@@ -267,6 +269,7 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     name: bytes | None = None
     states: set[int] = set()
     shades: list[Callable[[Node, Job], bool]] = []
+    missing: set[bytes] = set()
     for word, value in given:
         if word == b"COUNT":
             count = integer_argument(value)
@@ -279,6 +282,8 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
                 states.add(STATE_NAMES.index(value.lower()))
             else:
                 raise Refused("ERR", "Invalid job state name")
+        elif word == b"AWAY":
+            missing.add(_node_id(value))
         elif value.upper() in JSCAN_REPLIES:
             shape = JSCAN_REPLIES[value.upper()]
         else:
@@ -289,10 +294,13 @@ def jscan(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
     def wanted(job: Job) -> bool:
         if (name is not None and job.queue != name) or is_dummy(job):
             return False
-        is_any = not states and not shades
+        if missing and inputs.is_away(node, job, missing):
+            return True
+        is_any = not states and not shades and not missing
         return is_any or job.state in states or any(shade(node, job) for shade in shades)
 
-    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted, _row_bytes)
+    size_of = _id_bytes if shape is _simple_id else _row_bytes
+    cursor, found = node.jobs.scan(cursor, None if busy or count < 0 else count, wanted, size_of)
     if shape is not _simple_id:
-        _check_reply(broker, found)
+        node.memory.check_reply(sum(map(_row_bytes, found)))
     return _scan_reply(cursor, [shape(node, job, client.protocol) for job in found])

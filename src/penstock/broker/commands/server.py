@@ -17,10 +17,10 @@ from penstock.broker.commands.information import info
 from penstock.broker.commands.observing import latency, monitor, slowlog
 from penstock.broker.commands.subcommands import ANY, Subcommand, find
 from penstock.broker.config import ConfigSetError, config_get, config_set, rewrite
+from penstock.broker.core import inputs
 from penstock.broker.core.jobs import JOB_BYTES
 from penstock.broker.core.queues import QUEUE_BYTES
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.removal import remove_all
 from penstock.errors import ConfigError, PenstockError
 from penstock.wire.replies import OK, Value, array, bulk, encode_value, error, integer, simple
 
@@ -100,7 +100,7 @@ def _command_info(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 
 
 def _command_docs(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """Give an empty map: redis-cli asks for it when it starts, and is content."""
+    """COMMAND: an empty map, which is enough for redis-cli at its start."""
     return encode_value({}, client.protocol)
 
 
@@ -115,7 +115,7 @@ COMMAND_SUBCOMMANDS = {
 
 
 def bgrewriteaof(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
-    """BGREWRITEAOF: begin to write the journal anew."""
+    """BGREWRITEAOF: begin a rewrite of the journal."""
     broker.persistence.begin_rewrite()
     return simple("Background append only file rewriting started")
 
@@ -167,7 +167,7 @@ def _config_set(broker: Broker, client: Client, args: list[bytes]) -> bytes:
     except ConfigSetError as refused:
         return error(b"ERR " + refused.reply)
     # Passwords, slow commands and latency decide about checks that every command passes.
-    broker.reguard()
+    broker.refresh_checks()
     return OK
 
 
@@ -264,12 +264,12 @@ def debug(broker: Broker, client: Client, args: list[bytes]) -> bytes | None:
 
 
 def _flush_all(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    remove_all(broker.node)
+    inputs.remove_all(broker.node)
     return OK
 
 
 def _load_journal(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """The error of an empty file has no text: that is what is expected."""
+    """An empty file gives an error without a text, as in the original."""
     return OK if broker.persistence.reload() else error("ERR")
 
 
@@ -300,7 +300,7 @@ def _error(broker: Broker, client: Client, args: list[bytes]) -> bytes:
 
 
 def _struct_size(broker: Broker, client: Client, args: list[bytes]) -> bytes:
-    """Tell what things are accounted at, in bytes, without what they hold."""
+    """Return the accounted sizes of a job and a queue, in bytes, without their contents."""
     bits = str(broker.shell.facts()["arch_bits"])
     return bulk(f"bits:{bits} job:{JOB_BYTES} queue:{QUEUE_BYTES} base:{broker.node.memory.base_bytes}".encode())
 

@@ -1,7 +1,7 @@
 """Commands made of subcommands (CLIENT KILL, CONFIG SET): each has a table from the word to what runs it.
 
-A row is found by the word in any case and by the number of words of the whole request. What is said when
-there is none differs from command to command, so that is left to them.
+A row is found by the word in any case and by the number of words of the whole request. The error for an unknown
+subcommand differs from command to command, so each command has its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ class Subcommand(NamedTuple):
 
 
 def find(table: Mapping[bytes, Subcommand], args: list[bytes]) -> Handler | None:
-    """Give what runs this request; None if there is no such subcommand, or not with so many words."""
+    """Return what runs this request; None if the subcommand is unknown or has a wrong number of words."""
     row = table.get(args[1].upper())
     return row.run if row is not None and row.least <= len(args) <= row.most else None

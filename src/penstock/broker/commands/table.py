@@ -136,7 +136,7 @@ _ORIGINAL = (
      "The record of a job in the journal; not for clients.", "none",
      ("ERR LOADJOB is a special command only processed from AOF",)),
     ("bgrewriteaof", 1, "readonly admin", "server", "BGREWRITEAOF",
-     "Write the journal anew, with only what is alive.", "Background append only file rewriting started",
+     "Rewrite the journal with only the jobs that are alive.", "Background append only file rewriting started",
      ("ERR Background append only file rewriting already in progress",)),
     ("qlen", 2, "readonly fast", "queues", "QLEN queue",
      "How many jobs wait in this node's part of a queue.", "integer", ()),
@@ -155,16 +155,17 @@ _ORIGINAL = (
      (_SYNTAX, _CURSOR, _NUMBER)),
     ("jscan", -1, "readonly", "jobs",
      ("JSCAN [cursor] [COUNT n] [BUSYLOOP] [QUEUE queue] [STATE wait-repl|active|queued|acked|scheduled|reserved ...]"
-      " [REPLY all|id|compact]"),
+      " [AWAY node-id ...] [REPLY all|id|compact]"),
      ("Walk over this node's jobs. A call gives up to COUNT jobs (100 if not given) and 1 MB, or one job, and looks at"
       " ten times as many at most; BUSYLOOP or a negative COUNT gives all in one reply. A job that is there from the"
-      " first call to the last is met."),
+      " first call to the last is met. AWAY adds copies of jobs that were last with this node, if this one is the first"
+      " of their other holders."),
      "array: next cursor (0 at the end), array of ids, or of jobs as SHOW gives them",
      (_SYNTAX, _CURSOR, _NUMBER, "ERR Invalid job state name", "ERR Invalid REPLY type, try ID or ALL")),
     ("enqueue", -1, "write denyoom fast", "jobs", "ENQUEUE id [id ...]",
      "Put jobs that are being worked on back into their queue.", "integer: jobs queued", (_BAD_ID,)),
     ("nack", -1, "write denyoom fast", "jobs", "NACK [AFTER ms] id [id ...]",
-     "Give jobs back as failed: queued again at once or after ms, and counted.", "integer: jobs queued",
+     "Return jobs to their queues as failed: queued again at once or after ms, and counted.", "integer: jobs queued",
      (_BAD_ID,)),
     ("dequeue", -1, "write fast", "jobs", "DEQUEUE id [id ...]",
      "Take jobs out of their queue without delivering them; they come back after their retry time.",
@@ -196,16 +197,17 @@ _EXTENSIONS = (
      ("Begin to work on jobs that you took ahead, with GETJOB BEGIN: from now on the delivery counts as a try, also if"
       " the lease ends."), _STATUSES, (_BAD_ID, _SYNTAX)),
     ("nacklease", -4, "write denyoom fast", "jobs", "NACKLEASE ms id token [id token ...]",
-     "Give jobs you hold under a lease back to their queue after ms.", _STATUSES,
+     "Return jobs you hold under a lease to their queue after ms.", _STATUSES,
      (_BAD_ID, _SYNTAX, _NUMBER)),
     ("release", -3, "write fast", "jobs", "RELEASE id token [id token ...]",
-     ("Give jobs back that you hold under a lease and have not begun: queued again as if nobody had fetched them,"
+     ("Return jobs that you hold under a lease and have not begun: queued again as if nobody had fetched them,"
       " and nothing is counted."), _STATUSES, (_BAD_ID, _SYNTAX)),
     ("lease", -4, "write fast", "jobs", "LEASE ms id token [id token ...]",
      ("Lease jobs by their ids, for ms, with new tokens: those that wait in their queues, paused or not, and those"
       " that you hold under this token."),
-     ("array in the order of the ids: [queue, id, body, token, nacks, n, additional-deliveries, n] as GETJOB gives"
-      " it, or nil for a job that is with somebody else, or gone"), (_BAD_ID, _SYNTAX, _NUMBER)),
+     ("array in the order of the ids: [queue, id, body, token, nacks, n, additional-deliveries, n, tries, n, begun, n]"
+      " as GETJOB with BEGIN gives it, or nil for a job that is with somebody else, or gone"),
+     (_BAD_ID, _SYNTAX, _NUMBER)),
     ("extend", -4, "write fast", "jobs", "EXTEND ms id token [id token ...]",
      "Make leases last ms from now.", _STATUSES, (_BAD_ID, _SYNTAX, _NUMBER)),
     ("claim", -4, "write fast", "jobs", "CLAIM key [COUNT n] [LEASE ms] FROM queue [queue ...]",
@@ -215,10 +217,26 @@ _EXTENSIONS = (
     ("ackclaim", 2, "write fast", "jobs", "ACKCLAIM key",
      "Acknowledge all jobs of a claim, and end it.", "integer: jobs acknowledged", ()),
     ("nackclaim", -2, "write denyoom fast", "jobs", "NACKCLAIM key [ms]",
-     "Give all jobs of a claim back to their queues, at once or after ms, and end it.",
+     "Return all jobs of a claim to their queues, at once or after ms, and end it.",
      "integer: jobs given back", (_NUMBER,)),
     ("extendclaim", 3, "write fast", "jobs", "EXTENDCLAIM key ms",
      "Make the leases of a claim last ms from now.", "integer: jobs extended", (_NUMBER,)),
+    ("qsize", -2, "readonly fast", "queues", "QSIZE queue [node-id ...]",
+     ("How many jobs wait in this node's part of a queue, and how many it stands in for: copies of jobs that were last"
+      " with one of these nodes, which can't be reached, of which this node is the first of the other holders by id."),
+     "array of three integers: jobs that wait here; copies; copies of jobs with a delay, which may not be over",
+     ("ERR the id of a node must be 40 characters",)),
+    ("movejobs", -6, "write denyoom fast", "jobs",
+     ("MOVEJOBS queue ms-timeout [REPLICATE n] [DELAY s] [RETRY s] [TTL s] [MAXLEN n]"
+      " JOBS id token [id token ...] | BODIES id token body [id token body ...]"),
+     ("Move jobs to a queue, each in one step: a new job is added as by ADDJOB, and the old one acknowledged when the"
+      " new one is on REPLICATE nodes; or nothing changes. Token 0 is for a job that nobody has, and ANY for one by its"
+      " id alone, whoever has it. The new job has the old body or the given one, and its counters begin at 0. Only the"
+      " node that gave a lease can move the job. Options that are not given are those of ADDJOB, not of the old job."),
+     ("array in the order of the ids: the id of the new job, or STALE (the lease is over or not yours; with token 0,"
+      " somebody has the job), or NOJOB"),
+     ("ERR MOVEJOBS waits for the copies of the new jobs: ASYNC can't be given", _BAD_ID,
+      *[text for text in _ADD_ERRORS if text != _LEAVING])),
 )  # fmt: skip
 
 

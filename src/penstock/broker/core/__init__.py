@@ -1,9 +1,10 @@
-"""The node as a state machine: jobs, queues, timers, leases, and who holds what.
+"""The node as a state machine: jobs, queues, timers, leases, and the nodes that hold each job.
 
-Read the modules in this order: `jobs` (the record and its states), `ids`, `timers`, `queues`, `registry`,
-`node` (all state of one node), then what happens to a job: `adding`, `delivery` (queue, fetch, requeue),
-`blocking` (clients that wait), `tokens` and `leases` (reservations and claims), `acks`, `removal`, and around it
-`membership`, `memory`, `eviction`, `restoring` (from a journal). What is refused, in which words, is in `refusals`.
+Read the modules in this order: `inputs` (everything that can happen to a node), `jobs` (the record and its states),
+`ids`, `timers`, `queues`, `registry`, `node` (all state of one node), then what happens to a job: `adding`, `delivery`
+(queue, fetch, requeue), `waiters` (clients that wait), `tokens` and `leases` (reservations and claims), `acks` (and
+removal), `memory`, `eviction`, `restoring` (from a journal). Between nodes: `membership`, `gossip`, `outbox`,
+`replication`, `requeueing`, `federation`, `draining`. What is refused, with which text, is in `refusals`.
 
 Three rules hold here:
 

@@ -1,53 +1,58 @@
-"""Acknowledging jobs.
+"""Acknowledging jobs, and removing them: expiry, deletion, eviction and finished acks all end in `remove`.
 
 A job that only this node holds is finished, and forgotten, with its ack. One that others may hold stays as `acked`
 until all of them have the ack, so that none of them delivers it again:
 
-SETACK   to every holder that has not confirmed, at growing intervals, and at once when a link comes up
-GOTACK   the answer: it is acked here too, or never was here
-DELJOB   to every holder once all have confirmed: now it may be forgotten
+SETACK   to every holder that has not confirmed, at growing intervals, and at once when a link opens
+GOTACK   the answer: the job is acked there too, or unknown
+DELJOB   to every holder once all have confirmed: the job may be removed
 
-Our nodes tell each other with SETACK and GOTACK which nodes they believe to hold the job, so that whoever collects
-learns of all of them; to an original node the size of that set must do. A holder that only others know, since one of
-the two is new in the cluster, is left to them: they are asked to collect (a SETACK that counts no holders), and this
-node waits for their DELJOB. Nodes that the cluster has forgotten are not waited for.
+SETACK and GOTACK name the nodes that the sender believes to hold the job, so that the node which collects the
+confirmations learns of all of them; an original node gets only their number. A holder that only other nodes know, since
+one of the two is new in the cluster, is left to those: they are asked to collect (a SETACK that counts no holders), and
+this node waits for their DELJOB. Nodes that the cluster has forgotten are not waited for.
 
-The ack of a job that isn't known here is kept as a dummy: a job without queue, body or holders, which asks everybody.
+The ack of a job that this node doesn't know is kept as a dummy: a job without queue, body or holders, for which all
+nodes are asked.
 
-An ack waits for a holder that doesn't answer until the job would expire, but not longer than ACK_MS_MAX, so that jobs
-which never expire leave nothing for ever. A holder that was away for longer may deliver the job again.
+An ack waits for a holder that doesn't answer until the job would expire, but at most ACK_MS_MAX, so that acks of jobs
+which never expire don't stay forever. A holder that was away for longer may deliver the job again.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.core import refusals
 from penstock.broker.core.ids import MINUTES_MAX, ttl_from_id
-from penstock.broker.core.jobs import ACK_NOTED, ACKED, JOB_BYTES, QUEUED, WAIT_REPL, Confirming, Job, Rules
+from penstock.broker.core.jobs import ACK_NOTED, ACKED, GONE, JOB_BYTES, QUEUED, WAIT_REPL, Confirming, Job, Rules
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.outbox import NOBODY
-from penstock.broker.core.removal import end_replication, is_handover, remove
+from penstock.broker.core.owners import forget_copy, set_holders
+from penstock.broker.core.refusals import Refused
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
 COLLECT_MS: Final = 1000
 COLLECT_MS_MAX: Final = 180_000
 COLLECT_TRIES_MAX: Final = 10  # the exponent stops growing here; the interval is capped long before
-# 45 days: what the id of a job that isn't known here can tell of its time to live at most, so all acks end alike. It
-# begins again at a restart, unless the journal was rewritten since the ack.
+# 45 days: the longest time to live that a job id can carry, so the same limit holds for acks of unknown jobs. It starts
+# again with the process, unless the journal was rewritten since the ack.
 ACK_MS_MAX: Final = MINUTES_MAX * 60_000
 DUMMY_RULES: Final = Rules.of(1, 0, 1)
 
 
 def ack(node: Node, job: Job) -> bool:
-    """Finish a job for a client; False if it was acked already (then its holders are asked again)."""
+    """Acknowledge a job for a client; False if it was acked before (then its holders are asked again)."""
     if job.state == ACKED:
         collect(node, job)
         return False
+    if node.events is not None:
+        node.events.acked(job)
     if job.holders is node.alone:
         if node.cluster.size > 1:
-            node.finished.add(job.id)  # another copy of it may be on its way, from a node that keeps none
+            node.finished.add(job.id)  # a node that keeps no copy itself may have sent another one
         remove(node, job)
         return True
     _finish(node, job, is_ours=True)
@@ -56,9 +61,9 @@ def ack(node: Node, job: Job) -> bool:
 
 
 def _finish(node: Node, job: Job, is_ours: bool) -> None:
-    """Make a job acked, whatever it was doing.
+    """Make a job acked, in any state.
 
-    If the ack came to us first, we are the one to tell the others until everybody has it, also after a restart.
+    If the ack came to this node first (`is_ours`), this node tells the others until all have it, also after a restart.
     """
     state = job.state
     is_written = state != WAIT_REPL or is_handover(job)
@@ -78,15 +83,17 @@ def _finish(node: Node, job: Job, is_ours: bool) -> None:
         node.queues.by_name[job.queue].drop()
     if job.token:
         end_lease(node, job)
-    job.holders = Confirming(job.holders.delivered, {node.cluster.my_id}, None)
+    set_holders(node, job, Confirming(job.holders.delivered, {node.cluster.my_id}, None))
     node.acked[job.id] = job
 
 
 def ack_unknown(node: Node, job_id: bytes) -> None:
-    """Keep the ack of a job that isn't known here, and ask everybody for it."""
+    """Keep the ack of a job that this node doesn't know, and ask all nodes for the job."""
     ttl_s, is_retried = ttl_from_id(job_id)
     if node.cluster.size == 1 or node.cluster.leaving or not is_retried or job_id in node.finished:
         return
+    if node.events is not None:
+        node.events.acked_unknown(job_id)
     expires_at = node.now_ms + max(ttl_s, 60) * 1000
     job = Job(
         job_id,
@@ -105,7 +112,7 @@ def ack_unknown(node: Node, job_id: bytes) -> None:
 
 
 def restore_ack(node: Node, job: Job) -> None:
-    """Go on telling others of an ack that a journal brought back."""
+    """Go on sending an ack that was restored from the journal."""
     job.state = ACKED
     job.expires_at = min(job.expires_at, node.now_ms + ACK_MS_MAX)
     job.flags |= ACK_NOTED
@@ -115,65 +122,67 @@ def restore_ack(node: Node, job: Job) -> None:
 
 
 def is_dummy(job: Job) -> bool:
-    """Tell whether a record is only the ack of a job that isn't known here."""
+    """Whether a record is only the ack of a job that isn't known here."""
     return job.state == ACKED and not job.holders.delivered
 
 
 def _unconfirmed(node: Node, holders: Confirming) -> frozenset[bytes]:
-    """Give the nodes that may not have the ack yet."""
+    """Return the nodes that may not have the ack yet."""
     return ((holders.delivered or node.cluster.ids) & node.cluster.ids) - holders.confirmed
 
 
-def _note_strangers(holders: Confirming, peer: Peer, named: frozenset[bytes]) -> bool:
-    """Note holders that another node knows and this one doesn't; tells whether there is a new one."""
-    before = holders.strangers or {}
-    holders.strangers = {node_id: who for node_id, who in before.items() if who != peer.id}
-    holders.strangers.update(dict.fromkeys(named, peer.id))
+def _note_unknown_holders(holders: Confirming, peer: Peer, named: frozenset[bytes]) -> bool:
+    """Note holders that a peer knows and this node doesn't; whether there is a new one."""
+    before = holders.unknown_holders or {}
+    holders.unknown_holders = {node_id: who for node_id, who in before.items() if who != peer.id}
+    holders.unknown_holders.update(dict.fromkeys(named, peer.id))
     return not named.issubset(before)
 
 
-def _witnesses(node: Node, holders: Confirming) -> frozenset[bytes]:
-    """Give the nodes that know holders which this one still doesn't."""
-    if not holders.strangers:
+def _peers_knowing_them(node: Node, holders: Confirming) -> frozenset[bytes]:
+    """Return the peers that know the holders which this node still doesn't know."""
+    if not holders.unknown_holders:
         return NOBODY
     ids = node.cluster.ids
-    met = ids.intersection(holders.strangers)
+    met = ids.intersection(holders.unknown_holders)
     if met:
         holders.delivered |= met
-        holders.strangers = {node_id: who for node_id, who in holders.strangers.items() if node_id not in met}
-    return ids.intersection(holders.strangers.values())
+        holders.unknown_holders = {
+            node_id: who for node_id, who in holders.unknown_holders.items() if node_id not in met
+        }
+    return ids.intersection(holders.unknown_holders.values())
 
 
 def collect(node: Node, job: Job) -> None:
-    """Forget an acked job if every holder has the ack; else ask them, and again later."""
+    """Remove an acked job if every holder has the ack; else ask them now, and again later."""
     holders = job.holders
     assert isinstance(holders, Confirming)
-    witnesses = _witnesses(node, holders)
+    peers_knowing_them = _peers_knowing_them(node, holders)
     missing = _unconfirmed(node, holders)
-    if not missing and not witnesses:
+    if not missing and not peers_knowing_them:
         _collected(node, job)
         return
     if missing:
         delivered = holders.delivered & node.cluster.ids
-        node.outbox.tell(bus.SETACK, missing, job.id, len(holders.delivered), 0, delivered)
-    if witnesses:
-        node.outbox.tell(bus.SETACK, witnesses, job.id, 0)
+        node.outbox.add_reference(bus.SETACK, missing, job.id, len(holders.delivered), 0, delivered)
+    if peers_knowing_them:
+        node.outbox.add_reference(bus.SETACK, peers_knowing_them, job.id, 0)
     wait_ms = min(COLLECT_MS << holders.gc_tries, COLLECT_MS_MAX)
     holders.gc_tries = min(holders.gc_tries + 1, COLLECT_TRIES_MAX)
     node.timers.set(job, min(node.after_retry(wait_ms), job.expires_at))
 
 
 def _collected(node: Node, job: Job) -> None:
-    """Everybody has the ack: all may forget the job."""
+    """All holders have the ack: all may remove the job."""
     delivered = job.holders.delivered
     if len(delivered) > 1:
-        node.outbox.tell(bus.DELJOB, delivered, job.id)
+        node.outbox.add_reference(bus.DELJOB, delivered, job.id)
     node.finished.add(job.id)
     remove(node, job)
 
 
 def collect_again(node: Node) -> None:
-    """Ask soon for all acks that are not everywhere: somebody who was missing is there, or is out of the cluster."""
+    """Collect all pending acks soon: a holder is back, or has left the cluster."""
     for job in node.acked.values():
         holders = job.holders
         if isinstance(holders, Confirming):
@@ -181,19 +190,25 @@ def collect_again(node: Node) -> None:
             node.timers.set(job, node.now_ms + 1)
 
 
-def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Take acks from another node."""
+def tell_acked(node: Node, peer: Peer, job_id: bytes, job: Job | None) -> None:
+    """Send SETACK to a peer that doesn't know the end of a job: it is acked here, or finished and removed (None)."""
+    holders = job.holders.delivered if job is not None else node.alone.delivered | peer.alone
+    node.outbox.add_reference(bus.SETACK, peer.alone, job_id, len(holders), 0, holders)
+
+
+def on_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """SETACK: another node has acked jobs."""
     theirs = frozenset(nodes or ())
-    strangers = theirs.difference(node.cluster.ids, node.cluster.blacklist)
+    unknown = theirs.difference(node.cluster.ids, node.cluster.blacklist)
     for job_id, count in refs:
         job = node.jobs.get(job_id)
         if job is None:
             node.finished.add(job_id)
-            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0)
+            node.outbox.add_reference(bus.GOTACK, peer.alone, job_id, 0)
             continue
         if job.state != ACKED:
             _finish(node, job, is_ours=not count)
-            if not job.wake_at:  # else its next time will do: the sender collects, and we only if it can't
+            if not job.wake_at:  # else the timer it has is soon enough: the sender collects, and we only if it can't
                 _set_timer(node, job)
         holders = job.holders
         assert isinstance(holders, Confirming)
@@ -202,16 +217,16 @@ def heard_setack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             holders.delivered |= theirs & node.cluster.ids
             if theirs or count:
                 holders.confirmed.add(peer.id)
-            if strangers:
-                _note_strangers(holders, peer, strangers)
+            if unknown:
+                _note_unknown_holders(holders, peer, unknown)
         if nodes is not None or peer.abilities & bus.CAN_MANY or len(holders.delivered) <= count or not count:
             known = holders.delivered & node.cluster.ids
-            node.outbox.tell(bus.GOTACK, peer.alone, job_id, 0 if was_dummy else 1, 0, known)
+            node.outbox.add_reference(bus.GOTACK, peer.alone, job_id, 0 if was_dummy else 1, 0, known)
         if holders.delivered == node.alone.delivered:
-            remove(node, job)  # nobody else has it, so nobody will tell us that all have the ack
+            remove(node, job)  # there is no other holder, so no DELJOB will come
         elif not was_dummy and (not count or (nodes is None and len(holders.delivered) > count)):
-            if _witnesses(node, holders):
-                _set_timer(node, job)  # it may be the one that we asked: not in a circle
+            if _peers_knowing_them(node, holders):
+                _set_timer(node, job)  # it may be the one that we asked: asking back would go in a circle
             else:
                 collect(node, job)  # we know of more holders than it does
 
@@ -220,10 +235,10 @@ def _set_timer(node: Node, job: Job) -> None:
     node.timers.set(job, min(node.after_retry(COLLECT_MS), job.expires_at))
 
 
-def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Take confirmations of acks."""
+def on_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """GOTACK: another node confirms acks."""
     theirs = frozenset(nodes or ())
-    strangers = theirs.difference(node.cluster.ids, node.cluster.blacklist)
+    unknown = theirs.difference(node.cluster.ids, node.cluster.blacklist)
     for job_id, known in refs:
         job = node.jobs.get(job_id)
         if job is None or job.state != ACKED:
@@ -232,7 +247,7 @@ def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
         assert isinstance(holders, Confirming)
         if not holders.delivered:
             if known:
-                remove(node, job)  # somebody who has the job takes it from here
+                remove(node, job)  # a node that has the job collects from now on
                 continue
             holders.confirmed.add(peer.id)
         else:
@@ -240,13 +255,133 @@ def heard_gotack(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
             if more:
                 holders.delivered |= more
             is_news = bool(more)
-            if strangers or holders.strangers:  # who has forgotten them, or the job, is no help any more
-                is_news |= _note_strangers(holders, peer, strangers)
+            if unknown or holders.unknown_holders:  # a peer that has forgotten them, or the job, can't help any more
+                is_news |= _note_unknown_holders(holders, peer, unknown)
             if known or peer.id in holders.delivered:
                 holders.delivered |= peer.alone
                 holders.confirmed.add(peer.id)
             if is_news:
                 collect(node, job)
                 continue
-        if not _witnesses(node, holders) and not _unconfirmed(node, holders):
+        if not _peers_knowing_them(node, holders) and not _unconfirmed(node, holders):
             _collected(node, job)
+
+
+# Removing jobs.
+
+
+def remove(node: Node, job: Job) -> None:
+    """Remove a job in any state. That is journaled, unless the job never was, or its end was already."""
+    state = job.state
+    noted = bool(job.flags & ACK_NOTED) if state == ACKED else state != WAIT_REPL or is_handover(job)
+    if state == QUEUED:
+        node.queues.by_name[job.queue].drop()
+    elif state == WAIT_REPL:
+        end_replication(node, job, Refused(*refusals.JOB_REMOVED))
+    elif state == ACKED:
+        node.acked.pop(job.id, None)
+        node.finished.add(job.id)
+    unregister(node, job)
+    if job.token:
+        end_lease(node, job)
+    if noted and node.journal is not None:
+        node.journal.removed(job.id)
+
+
+def unregister(node: Node, job: Job) -> None:
+    """Take a job that is in no queue out of the node's tables."""
+    job.state = GONE
+    holders = job.holders
+    if isinstance(holders, Confirming):
+        holders.addition = None  # a cycle would keep job and addition in memory
+    if holders.owner:
+        forget_copy(node, job)
+    node.timers.cancel(job)
+    node.jobs.remove(job)
+    node.memory.used_bytes -= JOB_BYTES + len(job.body)
+    job.body = b""  # queue order and timers may refer to the record for a while
+
+
+def is_handover(job: Job) -> bool:
+    """Whether a job waits for copies because this node drains; unlike a new job, it is in the journal."""
+    holders = job.holders
+    return isinstance(holders, Confirming) and holders.addition is not None and holders.addition.is_handover
+
+
+def end_replication(node: Node, job: Job, refused: Refused | None = None) -> None:
+    """End a job's wait for copies. Its producer is answered when all jobs of the same add are done."""
+    holders = job.holders
+    if not isinstance(holders, Confirming) or holders.addition is None:
+        return
+    addition = holders.addition
+    holders.addition = None
+    if refused is not None:
+        addition.refused[job.id] = refused
+    if len(holders.confirmed) < addition.replicate:
+        addition.missing -= 1
+        if not addition.missing:
+            node.timers.set(addition, node.now_ms)
+
+
+def delete_elsewhere(node: Node, job_id: bytes) -> None:
+    """Send DELJOB to all other holders of a job, without confirmation; to all nodes if this one doesn't know it."""
+    job = node.jobs.get(job_id)
+    holders = node.cluster.ids if job is None else job.holders.delivered
+    node.outbox.add_reference(bus.DELJOB, holders, job_id)
+    node.finished.add(job_id)
+
+
+def delete(node: Node, job: Job, is_ack: bool) -> None:
+    """Remove a job for a client, here only; `is_ack`: because it is done."""
+    if node.events is not None and job.state not in (ACKED, WAIT_REPL):
+        if is_ack:
+            node.events.acked(job)
+        else:
+            node.events.removed(job)
+    remove(node, job)
+
+
+def remove_all(node: Node) -> None:
+    """Remove all jobs and queues for good, also from the journal."""
+    if node.events is not None:
+        for job in node.jobs:
+            if job.state not in (ACKED, WAIT_REPL):
+                node.events.removed(job)
+    if node.journal is not None:
+        for job in node.jobs:
+            if job.state not in (ACKED, WAIT_REPL) or job.flags & ACK_NOTED or is_handover(job):
+                node.journal.removed(job.id)
+        for queue in node.queues.by_name.values():
+            if queue.pause:
+                node.journal.paused(queue.name, 0)
+    drop_all(node)
+
+
+def drop_all(node: Node) -> None:
+    """Empty the node. Waiting consumers are answered as at their timeout, producers that their job was removed."""
+    for job in node.jobs:
+        if job.state == WAIT_REPL:
+            end_replication(node, job, Refused(*refusals.JOB_REMOVED))
+        job.state = GONE
+        job.claim = None  # a cycle would keep job and claim in memory
+        node.timers.cancel(job)
+    waiters = list(dict.fromkeys(w for queue in node.queues.by_name.values() for w in queue.waiters))
+    for queue in node.queues.by_name.values():
+        if queue.exchange is not None:
+            node.timers.cancel(queue.exchange)
+            queue.exchange = None
+    node.jobs.clear()
+    node.queues.clear()
+    node.claims.clear()
+    node.ready.clear()
+    node.untold.clear()
+    node.acked.clear()
+    node.finished.clear()
+    node.unannounced.clear()
+    node.handovers.clear()
+    node.copies.clear()
+    node.memory.used_bytes = node.memory.base_bytes
+    for waiter in waiters:
+        node.timers.cancel(waiter)
+        waiter.queues = ()
+        node.port.answer(waiter, None)

@@ -1,8 +1,7 @@
 """Adding jobs.
 
-What a producer asks for is parsed once into `Terms`; the same object then serves every job added with the same words.
-Parts of it depend on the cluster's size (the default of REPLICATE), so they are resolved against that and again when it
-changes.
+The options of an add are parsed once into `AddRules`; the same object then serves every add with the same options.
+Parts of it depend on the cluster's size (the default of REPLICATE), so they are resolved again when that changes.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.queues import PAUSED_IN, Queue
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.registry import PAGE_MASK
-from penstock.broker.core.replication import give_to_original, originals, replicate, replicate_unasked
-from penstock.broker.core.waiting import Addition
+from penstock.broker.core.replication import Addition, give_to_original, originals, replicate, replicate_unasked
 
 REPLICATE_DEFAULT: Final = 3
 TTL_DEFAULT_S: Final = 86400
 RETRY_DEFAULT_S: Final = 300  # or a tenth of the time to live, where that is less
 
 
-class Terms:
-    """The options of an add, and what follows from them."""
+class AddRules:
+    """The options of an add, and the values derived from them."""
 
     __slots__ = (
         "asynchronous",
@@ -55,7 +53,7 @@ class Terms:
         self.epoch = -1  # of the cluster, for which the other fields were resolved
 
     def resolve(self, cluster: Cluster) -> None:
-        """Fill in the defaults for a cluster of this size, or refuse what contradicts itself."""
+        """Fill in the defaults for a cluster of this size; refuse options that contradict each other."""
         replicate = self.replicate or min(REPLICATE_DEFAULT, cluster.size)
         retry_s = self.retry_s
         if retry_s is None:
@@ -67,14 +65,14 @@ class Terms:
         self.rules = Rules.of(replicate, self.delay_s, retry_s)
         self.suffix = id_suffix(self.ttl_s, retry_s)
         self.ttl_ms = self.ttl_s * 1000
-        self.careful = replicate > 1 or self.maxlen is not None or cluster.leaving  # more to check than usual
+        self.careful = replicate > 1 or self.maxlen is not None or cluster.leaving  # needs more checks
         self.epoch = cluster.epoch
 
 
-def add(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[bytes] | Addition:
+def add(node: Node, name: bytes, bodies: list[bytes], terms: AddRules) -> list[bytes] | Addition:
     """Add jobs: all of them, or none and a refusal. They are queued, or wait for their delay.
 
-    Gives their ids, or, if the producer has to wait for copies on other nodes, what it has to wait for.
+    Returns their ids, or the `Addition` that the producer waits for until other nodes hold copies.
     """
     queue = node.queues.by_name.get(name)
     external = False
@@ -89,8 +87,8 @@ def add(node: Node, name: bytes, bodies: list[bytes], terms: Terms) -> list[byte
     return _register(node, name, queue, bodies, terms)
 
 
-def check_add(node: Node, name: bytes, count: int, terms: Terms) -> Queue | None:
-    """Refuse an add that can't be done now, or give the queue if it exists already."""
+def check_add(node: Node, name: bytes, count: int, terms: AddRules) -> Queue | None:
+    """Refuse an add that can't be done now; return the queue if it exists."""
     cluster = node.cluster
     if terms.epoch != cluster.epoch:
         terms.resolve(cluster)
@@ -106,7 +104,7 @@ def check_add(node: Node, name: bytes, count: int, terms: Terms) -> Queue | None
 
 
 def _check_nodes(node: Node, replicate: int, short_of_memory: bool) -> None:
-    """Refuse what too few nodes could hold; this node counts only while it may keep a copy itself."""
+    """Refuse an add for which too few nodes are reachable; this node counts only if it may keep a copy."""
     external = node.cluster.leaving or short_of_memory
     missing = (replicate if external else replicate - 1) - len(node.cluster.reachable)
     if missing <= 0:
@@ -118,8 +116,10 @@ def _check_nodes(node: Node, replicate: int, short_of_memory: bool) -> None:
     raise Refused(*refusals.FULL_AND_ONE_SHORT)
 
 
-def _add_copied(node: Node, name: bytes, bodies: list[bytes], terms: Terms, external: bool) -> list[bytes] | Addition:
-    """Make jobs that other nodes are to hold, too."""
+def _add_copied(
+    node: Node, name: bytes, bodies: list[bytes], terms: AddRules, external: bool
+) -> list[bytes] | Addition:
+    """Create jobs that other nodes hold too."""
     expires_at = node.now_ms + terms.ttl_ms
     ctime = _take_ctimes(node, len(bodies))
     ids = node.ids.new(terms.suffix, len(bodies))
@@ -129,10 +129,14 @@ def _add_copied(node: Node, name: bytes, bodies: list[bytes], terms: Terms, exte
     ]
     if external and not terms.rules.retry_s and len(originals(node)) == len(node.cluster.others):
         if give_to_original(node, jobs):
+            if node.events is not None:
+                node.events.added(jobs)
             return ids
         raise Refused(*(refusals.LEAVING_AND_ONE_SHORT if node.cluster.leaving else refusals.FULL_AND_ONE_SHORT))
     if terms.asynchronous and external:
         if replicate_unasked(node, jobs, external):
+            if node.events is not None:
+                node.events.added(jobs)
             return ids
         raise Refused(*(refusals.LEAVING_AND_ONE_SHORT if node.cluster.leaving else refusals.FULL_AND_ONE_SHORT))
     for job in jobs:
@@ -146,17 +150,17 @@ def _add_copied(node: Node, name: bytes, bodies: list[bytes], terms: Terms, exte
 
 
 def _take_ctimes(node: Node, count: int) -> int:
-    """Give the first of so many creation times: they strictly grow."""
+    """Reserve creation times, which strictly grow; return the first."""
     ctime = max((node.now_ms + node.wall_offset_ms) * NS_PER_MS, node.last_ctime + 1)
     node.last_ctime = ctime + count - 1
     return ctime
 
 
-def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes], terms: Terms) -> list[bytes]:
-    """Make jobs that only this node holds, and queue them or start their delay.
+def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes], terms: AddRules) -> list[bytes]:
+    """Create jobs that only this node holds, and queue them or start their delay.
 
-    The hottest loop of all, so it calls nothing that it can do itself: registry, timer and queue order are spelled out,
-    and what is the same for all of these jobs is made once.
+    This is the hottest loop of the node, so registry and timers are written out here in place of calls, and what all of
+    these jobs share is made once.
     """
     rules = terms.rules
     state, flags, requeue_at = first_state(node, rules)
@@ -185,4 +189,6 @@ def _register(node: Node, name: bytes, queue: Queue | None, bodies: list[bytes],
         queue_new(node, queue, jobs)
     if node.journal is not None:
         node.journal.added(jobs)
+    if node.events is not None:
+        node.events.added(jobs)
     return ids

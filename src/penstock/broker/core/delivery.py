@@ -1,8 +1,8 @@
-"""Queueing, fetching and requeueing: the life of a job between its add and its end.
+"""Queueing, fetching and requeueing: what happens to a job between its add and its end.
 
-`enqueue`, `dequeue` and `fetch` are the only ways in and out of a queue; `wake` is what happens at a job's time.
-A job with retry 0 is delivered at most once: its fetch is written down as its removal, and it never comes back. Only a
-fetch whose reply surely never left this node did not happen: `unfetch`.
+`enqueue`, `dequeue` and `fetch` are the only ways in and out of a queue; `wake` handles a job's timer.
+A job of retry 0 is delivered at most once: its fetch is journaled as its removal, and it is never queued again. The one
+exception is `unfetch`, for a fetch whose reply certainly never left this node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
-from penstock.broker.core.acks import collect
+from penstock.broker.core.acks import collect, remove
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
@@ -20,13 +20,16 @@ from penstock.broker.core.jobs import (
     COUNTER_MASK,
     DELIVERED,
     GIVEN,
+    GIVEN_BACK,
     IMPORTED,
     LISTED,
+    MOVED,
     OUT,
     QUEUED,
     RETURNING,
     Job,
     Rules,
+    attempt_of,
     begin,
     is_given_back,
     is_out,
@@ -34,18 +37,18 @@ from penstock.broker.core.jobs import (
 )
 from penstock.broker.core.node import NS_PER_MS, Node
 from penstock.broker.core.outbox import tell_holders
+from penstock.broker.core.owners import created_by, set_owner
 from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.removal import remove
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
 ALL: Final = -1
-WARN_MS: Final = 500  # other holders hear of a requeue this long before it
+WARN_MS: Final = 500  # the other holders are told this long before a requeue
 
 
 def schedule(node: Node, job: Job) -> None:
-    """Set a job's timer to the first thing that will happen to it."""
+    """Set a job's timer: to its expiry, its requeue, or the warning before that."""
     at_ms = job.expires_at
     if job.requeue_at and job.state != ACKED:
         due = job.requeue_at
@@ -56,9 +59,9 @@ def schedule(node: Node, job: Job) -> None:
 
 
 def first_state(node: Node, rules: Rules) -> tuple[int, int, int]:
-    """Give the state, flags and requeue time with which a new job begins."""
+    """Return the state, flags and requeue time with which a new job begins."""
     if rules.delay_s:
-        # One more, since the clock is cut to milliseconds: a delay may end late, never early.
+        # One more, since the clock is truncated to milliseconds: a delay may end late, never early.
         return ACTIVE, 0, node.now_ms + rules.delay_s * 1000 + 1
     if rules.retry_ms:
         return QUEUED, BCAST_QUEUED | BCAST_WILLQUEUE | LISTED, node.after_retry(rules.retry_ms)
@@ -66,9 +69,11 @@ def first_state(node: Node, rules: Rules) -> tuple[int, int, int]:
 
 
 def place_new(node: Node, jobs: list[Job]) -> None:
-    """Let jobs begin their life, now that enough nodes hold them; they were added alike."""
+    """Queue new jobs or start their delay, now that enough nodes hold them; they were added alike."""
+    if node.events is not None:
+        node.events.added(jobs)
     elsewhere = [job for job in jobs if job.requeue_at > node.now_ms]
-    for job in elsewhere:  # while it waited for copies, another holder has queued it or works on it
+    for job in elsewhere:  # another holder has queued it, or has a client work on it, while it waited for copies
         job.state, job.flags = ACTIVE, BCAST_QUEUED | BCAST_WILLQUEUE
         schedule(node, job)
         if node.journal is not None:
@@ -99,20 +104,25 @@ def queue_new(node: Node, queue: Queue, jobs: list[Job]) -> None:
 
 
 def can_queue(job: Job) -> bool:
-    """Tell whether a job may go to its queue now."""
+    """Whether a job may go to its queue now."""
     return job.state == ACTIVE and (job.rules.retry_s > 0 or not job.flags & DELIVERED)
 
 
 def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
-    """Put an active job into its queue; False if it may not go there."""
+    """Put an active job into its queue; False if that is not allowed."""
     if not can_queue(job):
         return False
     if job.token:
         end_lease(node, job)
-    # The end of a delay is written down with the job already; everything else that queues it is news.
+    if job.holders.owner:
+        set_owner(node, job, b"")
+    # The end of a delay follows from the job's own record; any other queueing must be journaled.
     is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
-    job.flags &= ~(OUT | GIVEN | IMPORTED)  # whoever queues it now, it is no longer what another node gave us
+    is_return = nack or bool(job.flags & RETURNING)
+    job.flags &= ~(OUT | GIVEN | GIVEN_BACK | IMPORTED | MOVED)  # no longer the state in which another node gave it
+    if is_return:
+        job.flags |= GIVEN_BACK
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
@@ -120,14 +130,14 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
         job.requeue_at = 0
     if nack:
         job.nacks = (job.nacks + 1) & COUNTER_MASK
-        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_NACKS)
+        tell_queued(node, job, bus.INCR_NACKS)
     elif job.flags & BCAST_QUEUED:
         job.deliveries = (job.deliveries + 1) & COUNTER_MASK
-        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_DELIVERIES)
+        tell_queued(node, job, bus.INCR_DELIVERIES)
     else:
         job.flags |= BCAST_QUEUED
         if job.flags & RETURNING:
-            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered)
+            tell_queued(node, job)
     job.flags &= ~RETURNING
     queue = node.queue(job.queue)
     queue.insert(job)
@@ -139,6 +149,20 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     if is_news and node.journal is not None:
         node.journal.changed(job)
     return True
+
+
+def enqueue_now(node: Node, job: Job) -> bool:
+    """Put an active job into its queue for a client; False if that is not allowed."""
+    if not enqueue(node, job):
+        return False
+    if node.events is not None:
+        node.events.queued(job)
+    return True
+
+
+def tell_queued(node: Node, job: Job, flags: int = 0) -> None:
+    """Send QUEUED to all holders of a job, with its counters: it may reach them again before this message."""
+    tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, flags, bus.counters(job.nacks, job.deliveries))
 
 
 def dequeue(node: Node, job: Job) -> bool:
@@ -155,8 +179,8 @@ def dequeue(node: Node, job: Job) -> bool:
 def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0, begin_max: int = ALL) -> list[Job]:
     """Take the next jobs of a queue for a client, with a lease if it asked for one.
 
-    Work on the first `begin_max` of them begins at once, but for those that were queued before; or on all of them.
-    They are fewer than `most` where their bodies would be too much for one reply.
+    Work on the first `begin_max` of them begins at once (ALL: on every one), except on jobs that were delivered before.
+    Fewer than `most` are taken where their bodies and queue names would be too large for one reply.
     """
     jobs = queue.take(most, node.memory.reply_bytes_max)
     if jobs:
@@ -171,29 +195,33 @@ def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0, begin_max: int
                 job.flags |= AHEAD
             lease(node, job, lease_ms)
     if queue.exchange is not None and not queue.length:
-        node.ready[queue] = None  # more may be had from other nodes
+        node.ready[queue] = None  # other nodes may have more
     if node.journal is not None:
         node.journal.delivered(jobs)
+    if node.events is not None and jobs:
+        node.events.reserved(jobs)
     return jobs
 
 
 def unfetch(node: Node, job: Job) -> bool:
-    """Undo the fetch of a job whose reply never left this node; False if something else has become of it.
+    """Undo the fetch of a job whose reply never left this node; False if its state has changed since.
 
-    Nobody has seen the job, so nothing is counted, and one that may be delivered only once still may.
+    No client has seen the job, so nothing is counted, and a job of retry 0 may still be delivered.
     """
     if job.state != ACTIVE or not job.flags & OUT:
         return False
+    if node.events is not None:
+        node.events.requeued(job, attempt_of(job))
     job.state = QUEUED
     job.flags &= ~OUT if job.rules.retry_s else ~(OUT | DELIVERED)
     if job.token:
         job.tries = tries_before(job)
         end_lease(node, job)
         job.requeue_at = 0
-        if job.rules.retry_s:  # others wait for the end of the lease
+        if job.rules.retry_s:  # the other holders wait for the end of the lease
             job.flags |= BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
-            tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.tries_flags(job.tries))
+            tell_queued(node, job, bus.tries_flags(job.tries))
         schedule(node, job)
     queue = node.queue(job.queue)
     queue.insert(job)
@@ -206,12 +234,12 @@ def unfetch(node: Node, job: Job) -> bool:
 
 
 def lease(node: Node, job: Job, lease_ms: int) -> None:
-    """Let a job's requeue clock run anew for so long, here and at the other holders.
+    """Start a job's retry time again, with the length of a lease, here and at the other holders.
 
-    One that is delivered at most once isn't queued again: then nothing happens but that its lease is over.
+    A job of retry 0 isn't queued again: at the end of the time only its lease ends.
     """
     job.requeue_at = node.now_ms + lease_ms
-    job.flags |= OUT  # which went when the last one was about to end
+    job.flags |= OUT  # cleared when the last lease was about to end
     if job.rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         tell_holders(node, bus.WORKING, job.id, job.holders.delivered, bus.tries_flags(job.tries), lease_ms)
@@ -219,7 +247,7 @@ def lease(node: Node, job: Job, lease_ms: int) -> None:
 
 
 def working(node: Node, job: Job) -> int:
-    """Postpone a job's next delivery by its retry time; give that time in seconds."""
+    """Postpone a job's next delivery by its retry time; return that time in seconds."""
     created_ms = job.ctime // NS_PER_MS
     expires_wall_ms = job.expires_at + node.wall_offset_ms
     if node.wall_ms > created_ms + (expires_wall_ms - created_ms) // 2:
@@ -230,28 +258,34 @@ def working(node: Node, job: Job) -> int:
             node.queues.by_name[job.queue].drop()
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(job.rules.retry_ms)
+        set_owner(node, job, b"")
         schedule(node, job)
         tell_holders(node, bus.WORKING, job.id, job.holders.delivered)
         if node.journal is not None:
             node.journal.changed(job)
+        if node.events is not None:
+            node.events.extended(job)
     return job.rules.retry_s
 
 
 def nack_after(node: Node, job: Job, after_ms: int) -> bool:
-    """Count a nack and queue the job: at once, or after a time during which it is active."""
+    """Count a nack and queue the job, at once or after a delay."""
     if not can_queue(job):
-        end_lease(node, job)  # delivered for the only time: it is nobody's any more
+        end_lease(node, job)  # delivered for the only time: it belongs to no client any more
         return False
+    if node.events is not None:
+        node.events.nacked(job, attempt_of(job), after_ms)
     if not after_ms:
         return enqueue(node, job, nack=True)
     end_lease(node, job)
     job.nacks = (job.nacks + 1) & COUNTER_MASK
-    job.flags = job.flags & ~BCAST_QUEUED | RETURNING  # its next queueing is this nack's, not one more delivery
-    # One more, since the clock is cut to milliseconds: it may come late, never early.
+    set_owner(node, job, b"")
+    job.flags = job.flags & ~BCAST_QUEUED | RETURNING  # its next queueing is that of this nack, not one more delivery
+    # One more, since the clock is truncated to milliseconds: it may come late, never early.
     job.requeue_at = node.now_ms + after_ms + 1
     schedule(node, job)
     if len(job.holders.delivered) > 1:
-        tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, bus.INCR_NACKS)
+        tell_queued(node, job, bus.INCR_NACKS)
         tell_holders(node, bus.WORKING, job.id, job.holders.delivered, 0, after_ms)
     if node.journal is not None:
         node.journal.changed(job)
@@ -259,7 +293,7 @@ def nack_after(node: Node, job: Job, after_ms: int) -> bool:
 
 
 def wake(node: Node, job: Job) -> None:
-    """Do what is due for a job at this time."""
+    """The timer of a job is due: expire, collect, warn or requeue it."""
     now_ms = node.now_ms
     if job.expires_at <= now_ms:
         _count_expiry(node, job)
@@ -270,35 +304,59 @@ def wake(node: Node, job: Job) -> None:
         return
     if job.requeue_at and job.requeue_at <= now_ms:
         if job.state == QUEUED:
-            if job.rules.retry_s:  # nobody fetched it: a new period begins, nothing is counted
+            if job.rules.retry_s:  # not fetched: a new period begins, nothing is counted
                 job.flags |= BCAST_WILLQUEUE
                 job.requeue_at = node.after_retry(job.rules.retry_ms)
         elif job.rules.retry_s and _paused_in(node, job):
             job.requeue_at = node.after_retry(job.rules.retry_ms)
-        elif enqueue(node, job):
+        elif _requeue(node, job):
             return
         else:
             job.requeue_at = 0
     elif job.flags & BCAST_WILLQUEUE and job.requeue_at - WARN_MS <= now_ms:
-        job.flags &= ~(BCAST_WILLQUEUE | OUT | GIVEN)  # anybody's now: two who object would never end
+        job.flags &= ~(BCAST_WILLQUEUE | OUT | GIVEN)  # free for all: two that object to each other would never stop
         if job.state == ACTIVE:
             tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)
     schedule(node, job)
 
 
-def _count_expiry(node: Node, job: Job) -> None:
-    """Count a job that expires, at one of the nodes that hold it: where it waits, or where it was given to a client.
+def _requeue(node: Node, job: Job) -> bool:
+    """Queue a job whose delay, retry time or lease is over; False if that is not allowed."""
+    is_first = not job.flags & BCAST_QUEUED
+    attempt = attempt_of(job)
+    if not enqueue(node, job):
+        return False
+    if node.events is not None:
+        if is_first:
+            node.events.queued(job)
+        else:
+            node.events.requeued(job, attempt)
+    return True
 
-    One that may be delivered only once, and was, has not expired: its delivery was its end.
+
+def _count_expiry(node: Node, job: Job) -> None:
+    """Count an expired job at one of its holders only: where it is queued, or was given to a client.
+
+    A job that was kept out of its queue counts at the node that made it. A delivered job of retry 0 is not counted: its
+    delivery was its end.
     """
-    if not (job.state == QUEUED or is_out(job) or is_given_back(job)):
+    if not (job.state == QUEUED or is_out(job) or is_given_back(job) or _is_kept_out(node, job)):
         return
     if not job.rules.retry_s and job.flags & DELIVERED:
         return
     node.expired_jobs += 1
+    if node.events is not None:
+        node.events.expired(job)
     queue = node.queue(job.queue)
     queue.expired += 1
-    queue.accessed_ms = node.now_ms  # or it would be forgotten with its last job, and the count with it
+    queue.accessed_ms = node.now_ms  # else the queue would be dropped as idle, and its count with it
+
+
+def _is_kept_out(node: Node, job: Job) -> bool:
+    """Whether a job of this node is in no queue and nobody had it: its delay ended in a pause, or DEQUEUE took it."""
+    if job.state != ACTIVE or job.flags & DELIVERED or job.holders.owner:
+        return False
+    return created_by(job.id, node.cluster.my_id)
 
 
 def _paused_in(node: Node, job: Job) -> bool:

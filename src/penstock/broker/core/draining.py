@@ -1,13 +1,13 @@
-"""Emptying a node that is to leave: every job is handed over, then the node holds nothing.
+"""CLUSTER DRAIN: a node that is to leave hands over every job, until it holds none.
 
 queued                      copies are made on other nodes, as many as the job asked for; then one of them queues it
 waiting for a time          the same, with what is left of the time
 out with a worker, leased   stays until its worker is done or the lease ends: only this node knows the token
 out with a worker           copies are made; the others queue it when its retry time comes
 at most once                one node gets it, with the order to queue it; sent once, since it may be delivered once
-acked                       goes when everybody has the ack
+acked                       removed when all holders have the ack
 
-A job leaves this node when enough others have confirmed it. Those that nobody takes stay, and are tried again.
+A job is removed here when enough other nodes have confirmed it. Jobs that no node takes stay, and are tried again.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from penstock.broker.core.acks import end_replication, remove, unregister
 from penstock.broker.core.delivery import enqueue, schedule
 from penstock.broker.core.jobs import ACTIVE, BCAST_QUEUED, DELIVERED, QUEUED, WAIT_REPL, Job
 from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING
 from penstock.broker.core.node import Node
-from penstock.broker.core.removal import end_replication, remove, unregister
-from penstock.broker.core.replication import begin, originals
-from penstock.broker.core.waiting import Addition
+from penstock.broker.core.replication import Addition, begin, originals
 
 HANDOVERS_MAX: Final = 2000  # under way at once: enough to keep the bus busy, few enough to leave it usable
 LOOKED_AT_A_CRON: Final = 5000
 
 
 def start_draining(node: Node) -> None:
-    """Begin to hand all jobs over; the node is leaving then. It goes on after a restart (nodes.conf)."""
+    """Begin to hand over all jobs; the node is leaving then. Draining goes on after a restart (nodes.conf)."""
     node.cluster.leaving = True
     node.cluster.draining = True
 
 
 def stop_draining(node: Node) -> None:
-    """Keep what is still here."""
+    """Keep the jobs that are still here."""
     node.cluster.draining = False
     node.drain = iter(())
     for addition in list(node.handovers):
@@ -50,7 +49,7 @@ def _take_back(node: Node, addition: Addition, job: Job) -> None:
     end_replication(node, job)
     node.timers.cancel(addition)
     if not job.rules.retry_s and addition.delivered:
-        unregister(node, job)  # it belongs to the node it was sent to, which may even give it back
+        unregister(node, job)  # it belongs to the node that it was sent to, which may give it back
         return
     job.state = ACTIVE
     job.holders = node.held_by(addition.delivered | node.alone.delivered)
@@ -61,7 +60,7 @@ def _take_back(node: Node, addition: Addition, job: Job) -> None:
 
 
 def drain(node: Node) -> None:
-    """Ten times a second: hand some more jobs over."""
+    """Ten times a second: hand over some more jobs."""
     if not node.cluster.draining:
         return
     room = min(HANDOVERS_MAX - len(node.handovers), LOOKED_AT_A_CRON)
@@ -74,17 +73,18 @@ def drain(node: Node) -> None:
         looked_at += 1
         _hand_over(node, job, ready, takers)
     if looked_at < room:
-        node.drain = _walk(node)  # round again: what was out with a worker may be back
+        node.drain = _walk(node)  # from the start: jobs that were out with workers may be back
 
 
 def _takers(node: Node) -> int:
-    """Tell on how many other nodes a job can be, once those are back that are away for a moment."""
+    """Return how many other nodes can hold a job, counting those that are unreachable for a moment."""
     return sum(not peer.flags & (FAIL | LEAVING | HANDSHAKE) for peer in node.cluster.others)
 
 
 def _walk(node: Node) -> Iterator[Job]:
     for page in node.jobs.flat:
-        yield from list(page.values())
+        if page:  # most are empty where there are few jobs
+            yield from list(page.values())
 
 
 def _hand_over(node: Node, job: Job, ready: frozenset[bytes], takers: int) -> None:
@@ -103,15 +103,14 @@ def _hand_over(node: Node, job: Job, ready: frozenset[bytes], takers: int) -> No
     wanted = min(job.rules.replicate, takers)
     holders = (job.holders.delivered & node.cluster.ids) - node.alone.delivered
     if job.rules.retry_s:
-        # All who have it already are named, also those who need not confirm: they can't learn of each other from us
-        # later.
+        # All present holders are named, also those that need not confirm: they can't learn of each other later.
         delivered = holders.union(node.choose(max(0, wanted - len(holders & ready)), holders))
     else:
-        unfit = originals(node)  # they would keep it for ever, and tell nobody
+        unfit = originals(node)  # they would keep it forever, and not confirm it
         delivered = frozenset(sorted(holders & ready - unfit)[:1] or node.choose(1, unfit))
         wanted = 1
     if not wanted or len(delivered & ready) < wanted:
-        return  # others are away for a moment: it would be on fewer nodes than its producer was told
+        return  # some nodes are unreachable for a moment: fewer would hold it than its producer asked for
     if job.state == QUEUED:
         node.queues.by_name[job.queue].drop()
     job.state = WAIT_REPL

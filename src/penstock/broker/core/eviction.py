@@ -1,21 +1,22 @@
-"""Giving up what nobody needs: finished jobs under memory pressure, and queues without traffic.
+"""Freeing memory: finished jobs are evicted under memory pressure, and queues without traffic are dropped.
 
-What a client makes the node hold beside jobs (queues by their names, waits, claims) asks for room here first.
+Everything beside jobs that a client makes the node hold (queues, waits, claims) first asks for memory here.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.core.acks import remove
+from penstock.broker.core.federation import EXCHANGE_BYTES
 from penstock.broker.core.jobs import ACKED, DELIVERED, Job
 from penstock.broker.core.node import Node
 from penstock.broker.core.queues import QUEUE_BYTES, Queue
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.removal import remove
 
-LOOKS_IN_VAIN_MAX: Final = 256  # jobs looked at in a row without finding one to evict, before a command gives up
-IDLE_MS: Final = (300_000, 10_000, 2_000)  # a queue without traffic is forgotten after this, by memory level
-SAMPLE_QUEUES: Final = 20  # idle queues are looked for in samples of this size
+LOOKS_IN_VAIN_MAX: Final = 256  # jobs seen in a row without one to evict, before a command gives up
+IDLE_MS: Final = (300_000, 10_000, 2_000)  # a queue without traffic is dropped after this time, by memory level
+SAMPLE_QUEUES: Final = 20  # queues a sample, in the search for idle ones
 
 
 def make_room(node: Node) -> bool:
@@ -33,7 +34,7 @@ def make_room(node: Node) -> bool:
 
 
 def _make_room_for(node: Node, more_bytes: int) -> bool:
-    """Whether the node can hold this much more, perhaps without its idle queues."""
+    """Whether the node can hold this much more, after dropping idle queues if needed."""
     if not node.memory.has_room(more_bytes):
         drop_idle_queues(node)
     return node.memory.has_room(more_bytes)
@@ -57,7 +58,7 @@ def _missing_bytes(node: Node, names: list[bytes]) -> int:
 
 
 def need_queues(node: Node, names: list[bytes]) -> list[Queue]:
-    """Return these queues; those that don't exist are made, or the command is refused."""
+    """Return these queues, created where they don't exist; refuse the command if that takes too much memory."""
     need_memory(node, _missing_bytes(node, names))
     return [node.queue(name) for name in names]
 
@@ -74,7 +75,7 @@ def find_queues(node: Node, names: list[bytes]) -> list[Queue]:
 
 
 def _evict_jobs(node: Node) -> None:
-    """Go round all pages once, or give up where too many jobs in a row can't be evicted."""
+    """Walk over all pages once; stop early after too many jobs in a row that can't be evicted."""
     memory = node.memory
     pages = node.jobs.flat
     in_vain = 0
@@ -94,8 +95,19 @@ def _is_evictable(job: Job) -> bool:
     return job.state == ACKED or (job.rules.retry_s == 0 and bool(job.flags & DELIVERED))
 
 
+def drop_queue(node: Node, queue: Queue) -> None:
+    """Drop an empty queue."""
+    queue.clear()
+    node.queues.remove(queue)
+    node.memory.used_bytes -= QUEUE_BYTES + len(queue.name)
+    if queue.exchange is not None:
+        node.timers.cancel(queue.exchange)
+        queue.exchange = None  # they point at each other
+        node.memory.used_bytes -= EXCHANGE_BYTES
+
+
 def is_idle(node: Node, queue: Queue, idle_ms: int) -> bool:
-    """Tell whether a queue may be forgotten."""
+    """Whether a queue may be dropped."""
     if queue.length or queue.waiters or queue.pause or node.now_ms - queue.accessed_ms < idle_ms:
         return False
     exchange = queue.exchange
@@ -103,12 +115,12 @@ def is_idle(node: Node, queue: Queue, idle_ms: int) -> bool:
 
 
 def drop_idle_queues(node: Node) -> None:
-    """Forget idle queues, by sampling; goes on while more than a tenth of a sample was idle."""
+    """Drop idle queues, sample by sample, while more than a tenth of a sample is idle."""
     idle_ms = IDLE_MS[node.memory.level()]
     while len(node.queues):
         sample = node.queues.some(node.memory.next_sample(SAMPLE_QUEUES), SAMPLE_QUEUES)
         idle = [queue for queue in sample if is_idle(node, queue, idle_ms)]
         for queue in idle:
-            node.drop_queue(queue)
+            drop_queue(node, queue)
         if len(idle) * 10 <= len(sample):
             return

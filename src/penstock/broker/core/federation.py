@@ -1,39 +1,38 @@
-"""Jobs move to where somebody waits for them, and nowhere else.
+"""Jobs move to nodes where clients wait for them, and nowhere else.
 
 A job leaves its node for a client that is blocked in GETJOB on another node, or that asked there within the last
-500 ms. Nodes ask each other for jobs with NEEDJOBS and give them with YOURJOBS; the giver keeps its copy as an active
+500 ms. Nodes ask each other for jobs with NEEDJOBS and send them with YOURJOBS; the sender keeps its copy as an active
 one, unless the job may be delivered only once. NEEDJOBS has these forms:
 
     value  clients     meaning
     n      w waiting   n clients began to wait, w wait now: as many jobs may be sent, at once or when they come
     0      w waiting   fewer clients wait than the receiver was told: w
-    0      none        nobody waits any more
+    0      none        no client waits any more
     1      none, with  a client asked without waiting (NOHANG): one job may be sent, now or within 500 ms, but none of
            a time      RETRY 0
     n      none        busy clients have fetched the last job: n jobs ahead. An original node knows only this form
 
-The asking node keeps for each other node how many jobs that one may still send (`Exchange.told`), and sends a message
-only when more clients wait than that. So a client that waits, in one call or in many in a row, costs one message to
-each node at first, and one every 15 s in case that a message was lost. A request stands for 45 s.
+The asking node keeps, for each other node, how many jobs that node may still send (`Exchange.told`), and sends a
+message only when more clients wait than that. So a client that waits, in one call or in many in a row, costs one
+message to each node at first, and one every 15 s in case a message was lost. A request is valid for 45 s.
 
-the end of a wait  Other nodes hear of it at once if the client is gone; after 50 ms if its time is over, since a client
+the end of a wait  Other nodes are told at once if the client is gone; after 50 ms if its timeout is over, since one
                    that waits in slices is back by then; after 500 ms if it got a job, since a busy one is back by then.
-a job arrives      If nobody waits for it any more, it goes on to a node where somebody does. Otherwise it stays for the
-                   next client, but for 2 s at most; then it goes back to the node that made it, or else to its
-                   giver, marked RETURNED. One that was not asked for goes back at once.
-a busy client      The last job was fetched, and so was the one before within 500 ms: twice as many jobs are asked for
-                   each time, up to 100, and fewer if they last longer than 500 ms.
-original nodes     They remember no request, so they are asked again while a client waits, every 2 s in the end. What
-                   they give is not given back.
+a job arrives      If no client here waits for it any more, it goes on to a node where one does. Otherwise it stays for
+                   the next client, but for 2 s at most; then it goes back to the node that made it, or else to its
+                   sender, marked RETURNED. A job that was not asked for goes back at once.
+a busy client      It fetched the last job, and the one before within 500 ms: twice as many jobs are requested each
+                   time, up to 100, and fewer if they last longer than 500 ms.
+original nodes     They don't remember requests, so they are asked again while a client waits, finally every 2 s.
+                   What they send is not sent back.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.copies import copy_flags, message_record, read_copies
+from penstock.broker.core.acks import end_replication, remove, tell_acked
 from penstock.broker.core.delivery import enqueue, schedule
-from penstock.broker.core.exchange import EXCHANGE_BYTES, Exchange, Guests, Want
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
@@ -42,7 +41,9 @@ from penstock.broker.core.jobs import (
     COUNTER_MASK,
     DELIVERED,
     GIVEN,
+    GIVEN_BACK,
     IMPORTED,
+    MOVED,
     OUT,
     QUEUED,
     WAIT_REPL,
@@ -50,28 +51,148 @@ from penstock.broker.core.jobs import (
 )
 from penstock.broker.core.membership import LINKED, UNREACHABLE, Peer
 from penstock.broker.core.node import Node
+from penstock.broker.core.owners import set_owner
 from penstock.broker.core.queues import PAUSED_OUT, QUEUE_BYTES, Queue
-from penstock.broker.core.removal import end_replication, remove
-from penstock.broker.core.replication import join_holders, note_copies, register_copy
+from penstock.broker.core.replication import (
+    copy_flags,
+    join_holders,
+    message_record,
+    note_copies,
+    read_copies,
+    register_copy,
+)
+from penstock.broker.core.timers import Timed
 from penstock.wire import bus
 
 BUSY_MS: Final = 500  # a client that got a job, or asked without waiting, is expected back within this time
-SLICE_MS: Final = 50  # one whose time was over, and that waits in slices, within this
-STANDS_MS: Final = 45_000  # a request, unless it is taken back: three repeats
+SLICE_MS: Final = 50  # a client that waits in slices is expected back within this time after its timeout
+STANDS_MS: Final = 45_000  # a request is valid for this time, unless it is withdrawn: three repeats
 REPEAT_MS: Final = 15_000
-POLL_AGAIN_MS: Final = 250  # a client that asks all the time is told of this often: others remember it for BUSY_MS
-POLL_MS_MAX: Final = 2000  # a client that asks at least this often gets a job that is here with its next call
-RETURN_MS: Final = 2000  # a job that was given to us waits so long for somebody to fetch it
-ORIGINAL_MS: Final = 25  # original nodes are asked again after this, then after twice as long
+POLL_AGAIN_MS: Final = 250  # how often others are told of a client that polls: they remember it for BUSY_MS
+POLL_MS_MAX: Final = 2000  # a client that polls at least this often gets a job that is here with its next call
+RETURN_MS: Final = 2000  # a job from another node waits this long for a client
+ORIGINAL_MS: Final = 25  # original nodes are asked again after this, then after twice the time
 ORIGINAL_MS_MAX: Final = 2000
 TRIES_MAX: Final = 7  # the exponent stops here: the pause is at its largest
-AHEAD_MAX: Final = 100  # an original node has no room for more
+AHEAD_MAX: Final = 100  # an original node sends at most this many
 WAITERS_MAX: Final = bus.BYTE_MAX
 STANDS_UNITS: Final = STANDS_MS // bus.WAIT_UNIT_MS
 POLL_FLAGS: Final = -(-BUSY_MS // bus.WAIT_UNIT_MS) << bus.WAIT_SHIFT
 MAKER_AT: Final = 2  # where the first bytes of the id of the node that made a job stand in the job's id
 MAKER_BYTES: Final = 8
 LOOKED_AT_MAX: Final = 100  # jobs of RETRY 0 passed over for a client that doesn't wait
+SOURCE_MS: Final = 5000  # nodes that sent jobs within this time are asked for more
+SLOT_MS: Final = 1000
+RATE_WINDOW_MS: Final = 5000
+RATE_SPAN_MS_MIN: Final = 50
+EXCHANGE_BYTES: Final = 1000
+
+
+class Want:
+    """What another node asks for: jobs for clients that wait there, or one for a client that polled."""
+
+    __slots__ = ("count", "is_blocked", "until_ms", "waiters")
+
+    def __init__(self, count: int, waiters: int, until_ms: int, is_blocked: bool) -> None:
+        self.count = count  # jobs that are still to be sent
+        self.waiters = waiters
+        self.until_ms = until_ms
+        self.is_blocked = is_blocked
+
+
+class Guests:
+    """Jobs that another node sent together: those that no client has fetched by `due_ms` go back."""
+
+    __slots__ = ("due_ms", "giver", "jobs")
+
+    def __init__(self, due_ms: int, giver: bytes, jobs: list[Job]) -> None:
+        self.due_ms = due_ms
+        self.giver = giver
+        self.jobs = jobs
+
+
+class Exchange(Timed):
+    """What one queue exchanges with other nodes: jobs received, jobs wanted, and what others know of clients here.
+
+    Its timer is the first of `settle_ms`, `repeat_ms`, `original_ms` and the times of the guests.
+    """
+
+    __slots__ = (
+        "_before",
+        "_before_ms",
+        "_now",
+        "_now_ms",
+        "ahead",
+        "ahead_of",
+        "dry_ms",
+        "ended_ms",
+        "guests",
+        "is_poll_open",
+        "jobs_out",
+        "original_ms",
+        "original_tries",
+        "peak",
+        "polled_ms",
+        "queue",
+        "repeat_ms",
+        "settle_ms",
+        "sources",
+        "told",
+        "told_poll_ms",
+        "wanted",
+    )
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(0)
+        self.queue = queue
+        # Clients that wait here, and what others know of them.
+        self.told: dict[bytes, int] = {}  # by node: the jobs that it may still send for clients that wait here
+        self.peak = 0  # the most clients that waited at once since `_settle`
+        self.ended_ms = 0  # when a wait last ended with a job
+        self.settle_ms = 0  # when others are told that fewer clients wait; 0: nothing to tell
+        self.repeat_ms = 0  # when they are told again in any case; 0: no client waits
+        self.original_ms = 0  # when original nodes are asked again; 0: no client waits, or there are none
+        self.original_tries = 0
+        # Clients that poll: they ask and don't wait.
+        self.polled_ms = 0  # when one last found nothing
+        self.told_poll_ms = 0  # when others were last told of one
+        self.is_poll_open = False  # the one job asked for has not come yet
+        # Busy clients: jobs are requested ahead.
+        self.ahead = 0  # how many
+        self.ahead_of: set[bytes] = set()  # the nodes that were asked
+        self.dry_ms = 0  # when the last job here was fetched
+        self.jobs_out = 0  # of the queue, then
+        self.guests: list[Guests] = []
+        self.sources: dict[bytes, int] = {}
+        self.wanted: dict[bytes, Want] = {}  # by node
+        self._now = self._before = 0
+        self._now_ms = self._before_ms = 0
+
+    def imported(self, source: bytes, count: int, now_ms: int) -> None:
+        """Count jobs that another node sent."""
+        if now_ms - self._now_ms > SLOT_MS:
+            self._before, self._before_ms = self._now, self._now_ms
+            self._now, self._now_ms = 0, now_ms
+        self._now += count
+        self.sources[source] = now_ms
+
+    def rate(self, now_ms: int) -> int:
+        """Return how many jobs a second come from other nodes."""
+        if not self._now_ms or now_ms - self._now_ms > RATE_WINDOW_MS:
+            return 0
+        span_ms = max(RATE_SPAN_MS_MIN, now_ms - (self._before_ms or self._now_ms))
+        return -(-(self._before + self._now) * 1000 // span_ms)
+
+    def fresh_sources(self, now_ms: int) -> list[bytes]:
+        """Return the nodes that sent jobs lately."""
+        self.sources = {node: at for node, at in self.sources.items() if now_ms - at <= SOURCE_MS}
+        return list(self.sources)
+
+    def is_wanted(self, now_ms: int) -> bool:
+        """Whether other nodes ask for jobs of this queue, or did so a short time ago."""
+        if self.wanted:
+            self.wanted = {node: want for node, want in self.wanted.items() if want.until_ms > now_ms}
+        return bool(self.wanted)
 
 
 def exchange_of(node: Node, queue: Queue) -> Exchange:
@@ -87,14 +208,14 @@ def exchange_of(node: Node, queue: Queue) -> Exchange:
 
 
 def note_wait(node: Node, queue: Queue) -> None:
-    """Note that one more client waits: others hear of it at the end of the turn, unless it has got a job by then."""
+    """Note that one more client waits: others are told at the end of the turn, unless it has a job by then."""
     exchange = exchange_of(node, queue)
     exchange.peak = max(exchange.peak, len(queue.waiters))
     node.untold[queue] = None
 
 
 def wait_ended(node: Node, queue: Queue, linger_ms: int) -> None:
-    """Note that a client waits no more: others hear of it after this time, if as many don't wait again by then."""
+    """Note that a client waits no more: others are told after `linger_ms`, unless as many wait again by then."""
     exchange = queue.exchange
     if exchange is None or not exchange.told:
         return
@@ -114,7 +235,7 @@ def wait_ended(node: Node, queue: Queue, linger_ms: int) -> None:
 
 
 def retell(node: Node, queue: Queue) -> None:
-    """Let others hear at once how many clients can have jobs here: a pause begins or ends, or the node leaves."""
+    """Send the number of waiting clients at the end of the turn: a pause begins or ends, or the node leaves."""
     exchange = exchange_of(node, queue)
     exchange.peak = 0
     exchange.settle_ms = node.now_ms
@@ -132,12 +253,12 @@ def ask_once(node: Node, queue: Queue) -> None:
     exchange.told_poll_ms = now_ms
     exchange.is_poll_open = True
     for peer in node.cluster.others:
-        if not exchange.told.get(peer.id):  # else it sends one anyway
+        if not exchange.told.get(peer.id):  # else it sends one without being asked
             _say(node, peer, queue.name, 1, POLL_FLAGS if peer.abilities & bus.CAN_MANY else 0)
 
 
 def tell_waits(node: Node) -> None:
-    """At the end of a turn: let others hear what has changed for them."""
+    """At the end of a turn: tell other nodes what has changed for them."""
     untold, node.untold = node.untold, {}
     for queue in untold:
         exchange = queue.exchange
@@ -157,17 +278,17 @@ def _may_ask(node: Node, queue: Queue) -> bool:
 
 
 def _waiters(node: Node, queue: Queue) -> int:
-    """Return how many clients wait for jobs that others may send."""
+    """Return how many waiting clients other nodes may send jobs for."""
     return min(len(queue.waiters), WAITERS_MAX) if _may_ask(node, queue) else 0
 
 
 def _say(node: Node, peer: Peer, name: bytes, value: int, flags: int = 0) -> None:
     if peer.link == LINKED:
-        node.outbox.say(peer, bus.NEEDJOBS, bus.named(value, name), flags)
+        node.outbox.send(peer, bus.NEEDJOBS, bus.named(value, name), flags)
 
 
 def _tell(node: Node, exchange: Exchange, peer: Peer, more: int, waiters: int) -> None:
-    """Tell a node of ours how many clients wait, and how many of them it has not heard of."""
+    """Send a node the number of clients that wait, and how many of them are new to it."""
     flags = waiters << bus.WAITERS_SHIFT | STANDS_UNITS << bus.WAIT_SHIFT
     if not peer.abilities & bus.COUNTS_WAITS:
         more = max(1, more)
@@ -176,9 +297,9 @@ def _tell(node: Node, exchange: Exchange, peer: Peer, more: int, waiters: int) -
 
 
 def _tell_more(node: Node, exchange: Exchange, waiters: int) -> None:
-    """Tell those who may send fewer jobs than clients wait here."""
+    """Send the number of waiting clients to nodes that may send fewer jobs than that."""
     now_ms = node.now_ms
-    polled = now_ms - exchange.told_poll_ms < POLL_AGAIN_MS  # the job that it brings serves the first of them
+    polled = now_ms - exchange.told_poll_ms < POLL_AGAIN_MS  # the job requested for it serves the first waiter
     has_originals = False
     for peer in node.cluster.others:
         if peer.link != LINKED:
@@ -206,7 +327,7 @@ def _ask_originals(node: Node, exchange: Exchange) -> None:
 
 
 def _settle(node: Node, exchange: Exchange) -> None:
-    """Tell those who may send more jobs than clients wait here, or waited a moment ago."""
+    """Send the number of waiting clients to nodes that may send more than clients wait, or waited a moment ago."""
     waiters = _waiters(node, exchange.queue)
     most = min(max(waiters, exchange.peak), WAITERS_MAX)
     exchange.peak = waiters
@@ -219,7 +340,7 @@ def _settle(node: Node, exchange: Exchange) -> None:
             continue
         if not most:
             _say(node, peer, exchange.queue.name, 0)
-        elif peer.abilities & bus.COUNTS_WAITS:  # another one would take it for the end of all waits
+        elif peer.abilities & bus.COUNTS_WAITS:  # older nodes would take it for the end of all waits
             _tell(node, exchange, peer, 0, most)
     if not most:
         exchange.told.clear()
@@ -227,7 +348,7 @@ def _settle(node: Node, exchange: Exchange) -> None:
 
 
 def _repeat(node: Node, exchange: Exchange, waiters: int) -> None:
-    """Tell all again: what a message said that was lost is told now."""
+    """Send it to all nodes again, in case a message was lost."""
     exchange.repeat_ms = node.now_ms + REPEAT_MS
     known = node.cluster.ids
     exchange.told = {peer_id: told for peer_id, told in exchange.told.items() if peer_id in known}
@@ -237,7 +358,7 @@ def _repeat(node: Node, exchange: Exchange, waiters: int) -> None:
 
 
 def _ask_ahead(node: Node, exchange: Exchange) -> None:
-    """Ask those who gave us jobs for more, if clients here have fetched the last one and are busy."""
+    """Ask the nodes that sent jobs for more, if busy clients here have fetched the last one."""
     queue, now_ms = exchange.queue, node.now_ms
     fetched = queue.jobs_out - exchange.jobs_out
     if fetched <= 0:
@@ -254,7 +375,7 @@ def _ask_ahead(node: Node, exchange: Exchange) -> None:
         return
     for source in sources:
         peer = node.cluster.peers.get(source)
-        if peer is not None and not exchange.told.get(source):  # else it has no more than it gave
+        if peer is not None and not exchange.told.get(source):  # else it has sent all it has
             exchange.ahead_of.add(source)
             _say(node, peer, queue.name, -(-exchange.ahead // len(sources)))
 
@@ -265,7 +386,7 @@ def _arm(node: Node, exchange: Exchange, at_ms: int) -> None:
 
 
 def wake_exchange(node: Node, exchange: Exchange) -> None:
-    """Do what is due for a queue's exchange with others."""
+    """The timer of an exchange is due: settle, repeat, ask original nodes, return guests."""
     now_ms = node.now_ms
     if 0 < exchange.settle_ms <= now_ms:
         _settle(node, exchange)
@@ -284,11 +405,11 @@ def wake_exchange(node: Node, exchange: Exchange) -> None:
             _arm(node, exchange, at_ms)
 
 
-# Links come and go.
+# Links open and close.
 
 
 def linked(node: Node, peer: Peer) -> None:
-    """Tell a node that has just been linked to what clients wait for here, and give it what it has asked for."""
+    """A link has opened: tell its node what clients wait for here, and serve its requests."""
     for queue in node.queues.by_name.values():
         waiters = _waiters(node, queue)
         if waiters and peer.abilities & bus.CAN_MANY:
@@ -300,7 +421,7 @@ def linked(node: Node, peer: Peer) -> None:
 
 
 def unlinked(node: Node, peer: Peer) -> None:
-    """Count nothing as sent that may have been lost with a link."""
+    """A link has closed: what was sent on it may be lost, so count it as unsent."""
     for queue in node.queues.by_name.values():
         exchange = queue.exchange
         if exchange is not None:
@@ -310,17 +431,17 @@ def unlinked(node: Node, peer: Peer) -> None:
                 want.count = want.waiters
 
 
-# Giving.
+# Sending jobs.
 
 
-def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
-    """Give jobs to a node that asks, or remember that it did."""
+def on_needjobs(node: Node, peer: Peer, message: bus.BusMessage) -> None:
+    """NEEDJOBS: send jobs, or remember the request."""
     count, name = bus.name_of(message)
     waiters = message.flags >> bus.WAITERS_SHIFT
     stands_ms = (message.flags >> bus.WAIT_SHIFT & bus.BYTE_MAX) * bus.WAIT_UNIT_MS
     queue = node.queues.by_name.get(name)
     if queue is None and stands_ms and node.memory.has_room(QUEUE_BYTES + EXCHANGE_BYTES + len(name)):
-        queue = node.queue(name)  # without room: the node asks again
+        queue = node.queue(name)  # without room: the other node asks again later
     if queue is None:
         return
     if stands_ms:
@@ -336,7 +457,7 @@ def heard_needjobs(node: Node, peer: Peer, message: bus.Message) -> None:
     if not queue.length or queue.pause & PAUSED_OUT or peer.link != LINKED:
         return
     if exchange is not None and exchange.rate(node.now_ms):
-        return  # we fetch them ourselves
+        return  # this node itself gets jobs of the queue from others
     count = min(count, AHEAD_MAX)
     _give(node, queue, peer, queue.take(count if queue.length >= 2 * count else max(1, queue.length // 2)))
 
@@ -354,7 +475,7 @@ def _note_want(exchange: Exchange, peer: Peer, more: int, waiters: int, now_ms: 
 
 
 def give_wanted(node: Node, queue: Queue) -> None:
-    """Send jobs that nobody here waits for to nodes that ask for them: first to those where clients wait."""
+    """Send jobs that no client here waits for to nodes that want them, first to those with waiting clients."""
     exchange = queue.exchange
     if exchange is None or not queue.length or queue.pause & PAUSED_OUT or not exchange.is_wanted(node.now_ms):
         return
@@ -375,7 +496,7 @@ def give_wanted(node: Node, queue: Queue) -> None:
 
 
 def _take_for_poll(node: Node, exchange: Exchange) -> list[Job]:
-    """Take one job for a client elsewhere that doesn't wait, unless one here will ask for it first."""
+    """Take one job for a client that polls elsewhere, unless a client that polls here will get it first."""
     queue = exchange.queue
     if queue.length == 1 and node.now_ms - exchange.polled_ms < POLL_MS_MAX and exchange.polled_ms:
         return []
@@ -394,20 +515,24 @@ def _take(queue: Queue, job: Job) -> None:
 
 
 def _give(node: Node, queue: Queue, peer: Peer, jobs: list[Job], flags: int = 0) -> None:
-    """Hand jobs over that were taken out of their queue."""
+    """Send jobs that were taken out of their queue."""
     queue.accessed_ms = node.now_ms
     queue.jobs_out += len(jobs)
     if queue.exchange is not None:
         queue.exchange.jobs_out += len(jobs)
     kept: list[Job] = []
     for job in jobs:
-        if job.rules.retry_s:  # there its time begins again, so here as well
+        if job.rules.retry_s:  # its retry time starts again there, so it does here
             join_holders(node, job, peer.alone)
+            set_owner(node, job, peer.id, is_given=True)
             job.flags = job.flags & ~OUT | GIVEN | BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
-        node.outbox.give(bus.YOURJOBS, peer.alone, message_record(node, job), flags | copy_flags(job))
+        given_back = bus.GIVEN_BACK if job.flags & GIVEN_BACK else 0
+        node.outbox.add_record(
+            bus.YOURJOBS, peer.alone, message_record(node, job), flags | given_back | copy_flags(job)
+        )
         if not job.rules.retry_s:
             remove(node, job)
     if kept and node.journal is not None:
@@ -415,7 +540,7 @@ def _give(node: Node, queue: Queue, peer: Peer, jobs: list[Job], flags: int = 0)
 
 
 def _return_guests(node: Node, exchange: Exchange) -> None:
-    """Send jobs back that came for clients which did not fetch them."""
+    """Send back jobs that came for clients here and were not fetched in time."""
     queue, now_ms = exchange.queue, node.now_ms
     kept: list[Guests] = []
     for guests in exchange.guests:
@@ -443,7 +568,7 @@ def _return_guests(node: Node, exchange: Exchange) -> None:
 
 
 def _way_back(node: Node, job: Job, giver: bytes) -> Peer | None:
-    """Return the node that a job belongs to: the one that made it, or else the one that gave it, if it is there."""
+    """Return the node to send a job back to: the one that made it, or else the one that sent it, if reachable."""
     for peer in node.cluster.others:
         if peer.id[:MAKER_BYTES] == job.id[MAKER_AT : MAKER_AT + MAKER_BYTES] and _takes_back(peer):
             return peer
@@ -455,47 +580,51 @@ def _takes_back(peer: Peer) -> bool:
     return peer.link == LINKED and bool(peer.abilities & bus.CAN_MANY) and not peer.flags & UNREACHABLE
 
 
-# Taking.
+# Receiving jobs.
 
 
-def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
-    """Take jobs that another node hands over, and queue them."""
+def on_yourjobs(node: Node, peer: Peer, message: bus.BusMessage) -> None:
+    """YOURJOBS: queue jobs that another node sends."""
     is_new = peer.hands_over(message.sequence)
     is_returned = bool(message.flags & bus.RETURNED)
+    is_given_back = is_new and bool(message.abilities and message.flags & bus.GIVEN_BACK)
     imported: dict[Queue, list[Job]] = {}
     sent: dict[bytes, int] = {}
     fresh: list[Job] = []
     for copy in read_copies(node, message):
-        sent[copy.kind.queue] = sent.get(copy.kind.queue, 0) + 1
+        sent[copy.shape.queue] = sent.get(copy.shape.queue, 0) + 1
         job = node.jobs.get(copy.id)
         if (job is None and copy.id in node.finished) or (job is not None and job.state == ACKED):
-            holders = job.holders.delivered if job is not None else node.alone.delivered | peer.alone
-            node.outbox.tell(bus.SETACK, peer.alone, copy.id, len(holders), 0, holders)
+            tell_acked(node, peer, copy.id, job)
             continue
         if job is None:
-            if not copy.kind.rules.retry_s and not is_new:
-                continue  # it came twice, and may be delivered once only
+            if not copy.shape.rules.retry_s and not is_new:
+                continue  # a repeated message: its job may be delivered only once
             job = register_copy(node, copy, message.flags & ~bus.QUEUE_IT)
             fresh.append(job)
-        elif job.state == WAIT_REPL and not copy.kind.rules.retry_s:
-            end_replication(node, job)  # it went to another node to be queued there, and comes back to who waits here
+        elif job.state == WAIT_REPL and not copy.shape.rules.retry_s:
+            end_replication(node, job)  # it was handed over, and comes back for a client that waits here
             job.state = ACTIVE
             job.holders = node.alone
             fresh.append(job)
         else:
-            join_holders(node, job, copy.kind.nodes)
+            join_holders(node, job, copy.shape.nodes)
             job.tries = max(job.tries, bus.tries_of(message.flags))
         join_holders(node, job, peer.alone)
         if job.state != ACTIVE:
             continue
-        if _is_nacked(job, copy.kind.nacks):
-            job.nacks = copy.kind.nacks
-        elif job.flags & OUT and job.requeue_at > node.now_ms:  # somebody works on it here
-            left_ms = job.requeue_at - node.now_ms
-            node.outbox.tell(bus.WORKING, peer.alone, job.id, left_ms, bus.tries_flags(job.tries))
+        left_ms = job.requeue_at - node.now_ms if job.flags & OUT else 0
+        is_nacked = _is_nacked(job, copy.shape.nacks)
+        if left_ms > 0 and not (is_nacked or is_given_back):  # a client here works on it
+            node.outbox.add_reference(bus.WORKING, peer.alone, job.id, left_ms, bus.tries_flags(job.tries))
             continue
+        if is_nacked:
+            job.nacks = copy.shape.nacks
+        elif left_ms > 0:  # a nack that this node doesn't know of
+            job.nacks = (job.nacks + 1) & COUNTER_MASK
         job.flags &= ~BCAST_QUEUED
         if enqueue(node, job):
+            job.flags |= MOVED | (GIVEN_BACK if is_given_back else 0)
             imported.setdefault(node.queue(job.queue), []).append(job)
     if fresh and node.journal is not None:
         note_copies(node, fresh)
@@ -508,12 +637,12 @@ def heard_yourjobs(node: Node, peer: Peer, message: bus.Message) -> None:
 
 
 def _is_nacked(job: Job, nacks: int) -> bool:
-    """Whether a job was given back elsewhere since it was delivered here; that node may not know us as a holder."""
+    """Whether another node has counted more nacks of a job; it may not know this node as a holder."""
     return 0 < (nacks - job.nacks) & COUNTER_MASK <= COUNTER_MASK // 2
 
 
 def _note_given(node: Node, queue: Queue, peer: Peer, count: int, jobs: list[Job] | None) -> None:
-    """Note what a node has sent us, whether or not we could take it."""
+    """Note what a node has sent, whether or not it could be queued."""
     exchange, now_ms = exchange_of(node, queue), node.now_ms
     told = exchange.told.get(peer.id, 0)
     is_asked_for = told > 0 or peer.id in exchange.ahead_of or exchange.is_poll_open
@@ -531,7 +660,7 @@ def _note_given(node: Node, queue: Queue, peer: Peer, count: int, jobs: list[Job
     if not peer.abilities & bus.CAN_MANY:
         return
     if not is_asked_for and not queue.waiters:
-        _say(node, peer, queue.name, 0)  # it may believe that clients wait here
+        _say(node, peer, queue.name, 0)  # it may still believe that clients wait here
     mine = node.cluster.my_id[:MAKER_BYTES]
     guests = [job for job in jobs if job.id[MAKER_AT : MAKER_AT + MAKER_BYTES] != mine]
     for job in guests:

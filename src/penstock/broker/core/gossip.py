@@ -1,14 +1,15 @@
 """How nodes find each other, and notice that one is gone.
 
-handshake   An operator's MEET, a MEET that arrives, or gossip of a stranger: a placeholder is linked to, and takes its
-            name and place from the first PONG on that link. That may work on one side only: whoever answers but never
-            speaks to us is sent a MEET again.
-pings       One of five random nodes a second, the one heard of longest ago, and whoever wasn't heard of for half the
-            node timeout. Each carries gossip about some others, failing ones first.
-failure     Unanswered for the node timeout: fail? by our own account; fail once most of the cluster says so. Any PONG
-            ends both.
+handshake   Begins with CLUSTER MEET, a MEET message, or gossip about an unknown node: this node opens a link to a
+            placeholder, which takes its id and address from the first PONG. That may work on one side only: a node that
+            answers but never sends anything itself is sent a MEET again.
+pings       Each second, of five random nodes the one with the oldest PONG; and every node without a PONG for half the
+            node timeout. A ping carries gossip about some other nodes, failing ones first.
+failure     A ping unanswered for the node timeout makes a node `fail?` here, and `fail` once most of the cluster
+            agrees. Any PONG ends both.
 
-Everybody keeps one link to everybody and speaks on that; on links that others opened only PONGs go back.
+Every node has one link to every other node and sends its messages there; on links that others opened, it only answers
+with PONGs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
-from penstock.broker.core import acks, announcing, federation
+from penstock.broker.core import acks, federation, restoring
 from penstock.broker.core.membership import (
     BLACKLIST_MS,
     CONNECTING,
@@ -39,18 +40,18 @@ from penstock.broker.core.membership import (
 from penstock.broker.core.node import Node
 from penstock.broker.core.refusals import Refused
 from penstock.wire import bus
-from penstock.wire.bus import Gossip, Message
+from penstock.wire.bus import BusMessage, Gossip
 
 PING_EVERY_CRONS: Final = 10  # a second
 SAMPLE: Final = 5
 GOSSIP_MIN: Final = 3
-REPORTS_TIMEOUTS: Final = 2  # a report of failure counts for this many node timeouts
-SILENT_MS: Final = 1000  # a node that lost its link to us has a new one by then, and need not have said so
+REPORTS_TIMEOUTS: Final = 2  # a report of failure is valid for this many node timeouts
+SILENT_MS: Final = 1000  # a node that lost its link to us has a new one by then, perhaps without a message on it
 FLAGS_TOLD: Final = PFAIL | FAIL | NOADDR | LEAVING
 
 
-class Line:
-    """A link on which a message arrived: ours to a peer, or one that somebody opened to us."""
+class LinkInfo:
+    """The link on which a message arrived: one that we opened to a peer, or one that another node opened to us."""
 
     def __init__(self, peer: Peer | None, ip: str, local_ip: str, reply: Callable[[bytes], None]) -> None:
         self.peer = peer  # None: opened by the other side
@@ -59,33 +60,35 @@ class Line:
         self.reply = reply
 
 
-# Links come and go.
+# Links open and close.
 
 
 def link_opened(node: Node, peer: Peer) -> None:
-    """Our link to a node is there."""
+    """Our link to a node has opened."""
     peer.link = LINKED
     peer.linked_ms = node.now_ms
     pending = peer.ping_sent
     _ping(node, peer)
     if pending:
-        peer.ping_sent = pending  # or a node that takes links and answers nothing would never fail
+        peer.ping_sent = pending  # else a node that accepts links and answers nothing would never fail
     node.cluster.recount()
     if not peer.flags & HANDSHAKE:
         _greet(node, peer)
 
 
 def _greet(node: Node, peer: Peer) -> None:
-    """Take up with a node what had to wait for it."""
+    """Do what had to wait for a link to this node."""
     acks.collect_again(node)
     federation.linked(node, peer)
-    announcing.announce_if_linked(node)
+    restoring.announce_if_linked(node)
 
 
 def link_lost(node: Node, peer: Peer) -> None:
-    """Our link to a node is gone, or could not be opened."""
+    """Our link to a node has closed, or could not be opened."""
     peer.link = NO_LINK
-    peer.speaks = False  # its process may be a new one, that has no link to us yet
+    if peer.flags & HANDSHAKE:
+        return
+    peer.speaks = False  # it may be a new process, without a link to us yet
     federation.unlinked(node, peer)
     node.cluster.recount()
 
@@ -98,8 +101,8 @@ def _drop_link(node: Node, peer: Peer) -> None:
         node.cluster.recount()
 
 
-def forget(node: Node, peer_id: bytes) -> None:
-    """Drop a node, and don't take it back from gossip for a minute."""
+def forget_node(node: Node, peer_id: bytes) -> None:
+    """Remove a node, and don't take it back from gossip for a minute."""
     cluster = node.cluster
     _remove(node, cluster.peers[peer_id])
     cluster.blacklist[peer_id] = node.now_ms + BLACKLIST_MS
@@ -107,8 +110,8 @@ def forget(node: Node, peer_id: bytes) -> None:
     acks.collect_again(node)
 
 
-def forget_all(node: Node) -> None:
-    """Be alone."""
+def forget_all_nodes(node: Node) -> None:
+    """Remove all other nodes."""
     for peer in list(node.cluster.peers.values()):
         if peer is not node.cluster.myself:
             _remove(node, peer)
@@ -117,6 +120,11 @@ def forget_all(node: Node) -> None:
 
 
 def _remove(node: Node, peer: Peer) -> None:
+    if peer.flags & HANDSHAKE:
+        if peer.link != NO_LINK:
+            node.outbox.port.disconnect(peer)
+        node.cluster.end_handshake(peer)
+        return
     _drop_link(node, peer)
     node.cluster.peers.pop(peer.id, None)
     for other in node.cluster.peers.values():
@@ -128,7 +136,7 @@ def _remove(node: Node, peer: Peer) -> None:
 
 
 def cron(node: Node, node_timeout_ms: int) -> None:
-    """Open links, ping, and find out who fails."""
+    """Open links, send pings, and detect nodes that fail."""
     cluster, now_ms = node.cluster, node.now_ms
     node.node_timeout_ms = node_timeout_ms
     for peer_id in [known for known, until in cluster.blacklist.items() if until <= now_ms]:
@@ -149,7 +157,7 @@ def cron(node: Node, node_timeout_ms: int) -> None:
 
 
 def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
-    """Look after one node."""
+    """Check one node: open its link, ping it, or mark it as failing."""
     now_ms = node.now_ms
     if peer.link == NO_LINK:
         peer.link = CONNECTING
@@ -158,14 +166,14 @@ def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
     pending_ms = now_ms - peer.ping_sent if peer.ping_sent else 0
     if peer.link == CONNECTING:
         if now_ms - peer.linked_ms > node_timeout_ms:
-            _drop_link(node, peer)  # somebody swallows our packets: try again
+            _drop_link(node, peer)  # no answer to the connection attempt: try again
         if not peer.ping_sent:
-            peer.ping_sent = now_ms  # nobody answers there, either
+            peer.ping_sent = now_ms  # counts as an unanswered ping
     elif peer.link == LINKED:
         if not peer.speaks and now_ms - peer.linked_ms > SILENT_MS:
             _speaks(node, peer)
         if pending_ms > node_timeout_ms // 2 and now_ms - peer.linked_ms > node_timeout_ms:
-            if not node.outbox.port.moves(peer):  # else it reads something large, behind which our ping waits
+            if not node.outbox.port.moves(peer):  # else it still reads something large that our ping is behind
                 _drop_link(node, peer)
         elif not peer.ping_sent and now_ms - peer.pong_received > node_timeout_ms // 2:
             _ping(node, peer)
@@ -175,13 +183,13 @@ def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
 
 
 def _speaks(node: Node, peer: Peer) -> None:
-    """Take a node for one that can confirm copies: it has a link to us, or ours is no longer a new one."""
+    """Count a node as able to confirm copies: it has a link to us, or our own link is not new any more."""
     peer.speaks = True
     node.cluster.recount()
 
 
 def _ping_one(node: Node) -> None:
-    """Ping the one of a few random nodes that was heard of longest ago."""
+    """Ping, of a few random nodes, the one with the oldest PONG."""
     others = [p for p in node.cluster.others if p.link == LINKED and not p.ping_sent]
     if others:
         sample = [others[node.chance(len(others))] for _ in range(SAMPLE)]
@@ -191,17 +199,17 @@ def _ping_one(node: Node) -> None:
 def _ping(node: Node, peer: Peer) -> None:
     if peer.flags & UNHEARD and node.now_ms - peer.created_ms > node.node_timeout_ms:
         peer.flags |= MEET
-        peer.created_ms = node.now_ms  # once in a node timeout: it may know us, and have no way to say so
+        peer.created_ms = node.now_ms  # once in a node timeout: it may know us, and be unable to reach us
     kind = bus.MEET if peer.flags & MEET else bus.PING
     peer.flags &= ~MEET
     if not peer.ping_sent:
         peer.ping_sent = node.now_ms
     entries = _some_gossip(node, peer.id)
-    node.outbox.say(peer, kind, bus.encode_gossip(entries), count=len(entries))
+    node.outbox.send(peer, kind, bus.encode_gossip(entries), count=len(entries))
 
 
 def _some_gossip(node: Node, receiver: bytes) -> list[Gossip]:
-    """Tell about a few other nodes: all that fail come first, then random ones."""
+    """Return gossip about a few other nodes: failing ones first, then random ones."""
     cluster, offset = node.cluster, node.wall_offset_ms
     known = [
         p for p in cluster.others if p.id != receiver and not p.flags & NOADDR and (p.link or p.flags & (PFAIL | FAIL))
@@ -226,26 +234,26 @@ def _some_gossip(node: Node, receiver: bytes) -> list[Gossip]:
 # Messages of the cluster itself.
 
 
-def heard(node: Node, line: Line, message: Message) -> None:
-    """Take a PING, PONG or MEET."""
+def on_gossip(node: Node, link: LinkInfo, message: BusMessage) -> None:
+    """PING, PONG or MEET."""
     if not message.sender.isalnum():
-        return  # ids are words: another one would break the lines of nodes.conf
+        return  # any other id would break the lines of nodes.conf
     cluster = node.cluster
     sender = cluster.peers.get(message.sender)
     if sender is not None and sender.flags & (HANDSHAKE | MYSELF):
         sender = None
     if message.type != bus.PONG:
-        if line.local_ip and (message.type == bus.MEET or not cluster.myself.ip) and cluster.myself.ip != line.local_ip:
-            cluster.myself.ip = line.local_ip
+        if link.local_ip and (message.type == bus.MEET or not cluster.myself.ip) and cluster.myself.ip != link.local_ip:
+            cluster.myself.ip = link.local_ip
             cluster.unsaved = True
         if message.type == bus.MEET and sender is None and message.sender != cluster.my_id:
-            _shake(node, line.ip, message.port)
+            _shake(node, link.ip, message.port)
             _take_gossip(node, None, message)
         entries = _some_gossip(node, message.sender)
-        line.reply(node.outbox.message(bus.PONG, bus.encode_gossip(entries), count=len(entries)))
+        link.reply(node.outbox.message(bus.PONG, bus.encode_gossip(entries), count=len(entries)))
         cluster.messages_sent += 1
-    elif line.peer is not None:
-        sender = _answered(node, line.peer, sender, message)
+    elif link.peer is not None:
+        sender = _answered(node, link.peer, sender, message)
     if sender is None:
         return
     sender.abilities = message.abilities
@@ -257,12 +265,12 @@ def heard(node: Node, line: Line, message: Message) -> None:
         sender.flags &= ~UNHEARD
         if not sender.speaks:
             _speaks(node, sender)
-        _update_address(node, sender, line.ip, message.port)
+        _update_address(node, sender, link.ip, message.port)
     _take_gossip(node, sender, message)
 
 
-def _answered(node: Node, peer: Peer, sender: Peer | None, message: Message) -> Peer | None:
-    """Take a PONG on our link to a node; gives who it really is."""
+def _answered(node: Node, peer: Peer, sender: Peer | None, message: BusMessage) -> Peer | None:
+    """A PONG on our link to a node: return the node that it really is."""
     cluster = node.cluster
     if peer.flags & HANDSHAKE:
         if sender is not None or message.sender == cluster.my_id:
@@ -270,7 +278,7 @@ def _answered(node: Node, peer: Peer, sender: Peer | None, message: Message) -> 
             if sender is not None:
                 _update_address(node, sender, peer.ip, message.port)
             return None
-        cluster.peers.pop(peer.id, None)
+        cluster.end_handshake(peer)
         peer.rename(message.sender)
         peer.flags = peer.flags & ~(HANDSHAKE | MEET) | UNHEARD
         cluster.peers[peer.id] = peer
@@ -297,7 +305,7 @@ def _answered(node: Node, peer: Peer, sender: Peer | None, message: Message) -> 
 
 
 def _update_address(node: Node, peer: Peer, ip: str, port: int) -> None:
-    """Go after a node that speaks from another address now."""
+    """Follow a node to its new address."""
     if (peer.ip, peer.port) == (ip, port) or not can_be_address(ip, port):
         return
     peer.ip, peer.port = ip, port
@@ -307,15 +315,15 @@ def _update_address(node: Node, peer: Peer, ip: str, port: int) -> None:
 
 
 def _shake(node: Node, ip: str, port: int) -> None:
-    """Begin a handshake with an address we were told of, if it can be one."""
-    if not can_be_address(ip, port):
+    """Begin a handshake with an address from a message, if it is valid."""
+    if not node.cluster.has_room_for_handshake or not can_be_address(ip, port):
         return
-    with suppress(Refused):  # too many at once: gossip will come by again
+    with suppress(Refused):  # too many at once: gossip will name it again
         node.cluster.meet(str(ip_address(ip)), port, node.entropy(20).hex().encode(), node.now_ms, flags=0)
 
 
-def _take_gossip(node: Node, sender: Peer | None, message: Message) -> None:
-    """Believe what a node tells about others; of a stranger who MEETs us, that they exist."""
+def _take_gossip(node: Node, sender: Peer | None, message: BusMessage) -> None:
+    """Use gossip: from a member all of it, from an unknown node that sends MEET only that the others exist."""
     cluster = node.cluster
     for entry in bus.decode_gossip(message):
         peer = cluster.peers.get(entry.id)
@@ -341,11 +349,11 @@ def _fail_if_most_say_so(node: Node, peer: Peer) -> None:
     if len(peer.fail_reports) + 1 >= node.cluster.size // 2 + 1:
         _fail(node, peer)
         for other in node.cluster.others:
-            node.outbox.say(other, bus.FAIL, peer.id)
+            node.outbox.send(other, bus.FAIL, peer.id)
 
 
-def heard_fail(node: Node, sender: Peer, message: Message) -> None:
-    """Take the word of the cluster that a node fails."""
+def on_fail(node: Node, sender: Peer, message: BusMessage) -> None:
+    """FAIL: most of the cluster agrees that a node fails."""
     peer = node.cluster.peers.get(message.payload)
     if peer is not None and not peer.flags & (MYSELF | HANDSHAKE | FAIL):
         _fail(node, peer)

@@ -1,7 +1,7 @@
 """Job ids: `D-` + 8 characters of the creating node's id + `-` + 24 random characters + `-` + 4 hex digits.
 
 The last field carries the time to live in minutes, made odd for jobs that are retried and even for jobs that are
-delivered at most once, so that a node which doesn't know a job can still tell how to treat its acknowledgement.
+delivered at most once, so that a node which doesn't know a job still knows how to treat its ack.
 
 Ids are cut from blocks of random text, made for 256 jobs at a time: a call for entropy a job would cost more than the
 rest of the add. The first two random characters are the same for a block. They choose the page of the job table, so
@@ -25,12 +25,12 @@ Entropy = Callable[[int], bytes]
 
 
 def is_job_id(value: bytes) -> bool:
-    """Tell whether a text has the form of a job id; nothing else of it is checked."""
+    """Whether a value has the form of a job id; nothing else is checked."""
     return len(value) == ID_BYTES and value.startswith(b"D-") and value[10] == 45 and value[35] == 45
 
 
 def id_suffix(ttl_s: int, retry_s: int) -> bytes:
-    """Give the last field of an id, with its dash."""
+    """Return the last field of an id, with its dash."""
     minutes = min(ttl_s // 60, MINUTES_MAX)
     minutes = minutes | 1 if retry_s > 0 else minutes & ~1
     return b"-%04x" % minutes

@@ -8,7 +8,7 @@ wait-repl    added here, too few nodes have confirmed a copy yet   enough confir
 active       known, not in a queue: delayed, or out with a worker  its requeue time, NACK, ENQUEUE
 queued       waiting in its queue on this node                     a fetch, DEQUEUE, WORKING
 acked        finished; stays until every holder knows              garbage collection (core.acks)
-gone         no longer registered; somebody may still look at it   -
+gone         removed; a reference to it may still exist            -
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.broker.core.timers import Timed
 
 if TYPE_CHECKING:
+    from penstock.broker.core.replication import Addition
     from penstock.broker.core.tokens import Claim
-    from penstock.broker.core.waiting import Addition
+    from penstock.wire.record import JobRecord
 
 WAIT_REPL: Final = 0
 ACTIVE: Final = 1
@@ -29,19 +30,22 @@ GONE: Final = 4
 STATE_NAMES: Final = (b"wait-repl", b"active", b"queued", b"acked")
 
 # Flags that travel and are stored with a job.
-BCAST_QUEUED: Final = 1  # the next enqueue must be told to the other holders, and counts as a delivery
+BCAST_QUEUED: Final = 1  # the other holders are told of the next enqueue, and it counts as a delivery
 BCAST_WILLQUEUE: Final = 2  # warn the other holders half a second before the requeue
 DELIVERED: Final = 4  # fetched at least once here
 STORED_FLAGS: Final = BCAST_QUEUED | BCAST_WILLQUEUE | DELIVERED
 # Flags of this process alone.
 LISTED: Final = 8  # an entry of its queue's order still points here, valid or not
-OUT: Final = 32  # with a client of this node, whose time isn't over
-GIVEN: Final = 128  # with another node, for whose clients the same holds
-AHEAD: Final = 512  # leased to a client that has not begun to work on it: no try yet
-RETURNING: Final = 64  # given back with a delay: others hear when it is queued
+OUT: Final = 32  # with a client of this node, within its retry or lease time
+GIVEN: Final = 128  # handed to another node for its clients, within that time
+AHEAD: Final = 512  # leased to a client that has not begun to work on it: no try is counted yet
+RETURNING: Final = 64  # nacked with a delay: others are told when it is queued
 IMPORTED: Final = 256  # given by another node, and not fetched yet: it may go back (core.federation)
-ACK_NOTED: Final = 16  # its ack is written down as a state; its removal will be when everybody has the ack
+MOVED: Final = 1024  # another node gave it to us when it was last queued here
+GIVEN_BACK: Final = 2048  # it was last queued because a client gave it back, here or where it came from
+ACK_NOTED: Final = 16  # its ack is journaled as a state; its removal will be when all holders have the ack
 
+CACHE_MAX: Final = 4096  # entries of each cache; when it is full, it is cleared
 COUNTER_MASK: Final = 0xFFFF  # nacks and deliveries are 16 bit on the wire and on disk
 
 
@@ -59,26 +63,36 @@ class Rules(NamedTuple):
         return cls(replicate, delay_s, retry_s, retry_s * 1000)
 
 
+NO_COUNTS: Final[dict[bytes, int]] = {}  # of holders without an owner: nothing is counted
+
+
 class Holders:
-    """Which nodes may hold a copy of a job. Jobs that wait for nothing share it (`Node.held_by`)."""
+    """Which nodes may hold a copy of a job. Jobs with the same holders share one object (`Node.held_by`)."""
 
-    __slots__ = ("delivered",)
+    __slots__ = ("copies", "delayed", "delivered", "is_given", "owner")
 
-    def __init__(self, delivered: frozenset[bytes]) -> None:
+    def __init__(self, delivered: frozenset[bytes], owner: bytes = b"", is_given: bool = False) -> None:
         self.delivered = delivered
+        self.owner = owner  # the other node that has the job, if that is known (core.owners)
+        self.is_given = is_given  # this node gave it the job, which other holders may not know
+        # By queue: how many jobs here have these holders, if there is an owner; those with a delay are counted apart.
+        self.copies: dict[bytes, int] = {} if owner else NO_COUNTS
+        self.delayed: dict[bytes, int] = {} if owner else NO_COUNTS
 
 
 class Confirming(Holders):
-    """The holders of one job that waits: for copies (wait-repl), or for its ack to be everywhere (acked)."""
+    """The holders of one job that waits for confirmations: of copies (wait-repl), or of its ack (acked)."""
 
-    __slots__ = ("addition", "confirmed", "gc_tries", "strangers")
+    __slots__ = ("addition", "confirmed", "gc_tries", "unknown_holders")
 
     def __init__(self, delivered: frozenset[bytes], confirmed: set[bytes], addition: Addition | None) -> None:
         super().__init__(delivered)
         self.confirmed = confirmed
         self.addition = addition  # what it was added with, while in wait-repl
         self.gc_tries = 0
-        self.strangers: dict[bytes, bytes] | None = None  # holders that this node doesn't know, and who told it of them
+        self.unknown_holders: dict[bytes, bytes] | None = (
+            None  # holders that this node doesn't know, and the peer that named each
+        )
 
 
 class Job(Timed):
@@ -117,7 +131,7 @@ class Job(Timed):
         wake_at: int = 0,
     ) -> None:
         self.id = job_id
-        self.queue = queue  # the name: a queue may be forgotten while its jobs are out, and made again
+        self.queue = queue  # the name: a queue may be dropped and created again while its jobs are out
         self.body = body
         self.rules = rules
         self.ctime = ctime  # creation, wall nanoseconds, strictly increasing on the creating node
@@ -134,8 +148,52 @@ class Job(Timed):
         self.claim: Claim | None = None
 
 
+class RecordShape:
+    """What a job record says apart from id, times and body. Jobs that were added alike share it."""
+
+    __slots__ = ("deliveries", "flags", "holders", "nacks", "nodes", "owned", "queue", "rules", "state")
+
+    def __init__(self, record: JobRecord, queue: bytes, rules: Rules, holders: Holders) -> None:
+        self.queue = queue
+        self.rules = rules
+        self.nodes = frozenset(record.nodes)
+        self.holders = holders
+        self.owned = holders  # the same with the node that last sent such a job as its owner
+        self.state = record.state
+        self.flags = record.flags & STORED_FLAGS
+        self.nacks = record.nacks
+        self.deliveries = record.deliveries
+
+
+class RecordCache:
+    """Shapes of records that were read, and templates for records to be written: each is worked out once."""
+
+    def __init__(self) -> None:
+        self.epoch = -1  # of the cluster, for which the shapes hold
+        self.shapes: dict[bytes, RecordShape] = {}
+        self.templates: dict[tuple[object, ...], bytes] = {}
+        self._rules: dict[tuple[int, int, int], Rules] = {}
+
+    def rules_of(self, record: JobRecord) -> Rules:
+        """Return the rules of a record: one object for all records with the same."""
+        terms = (record.replicate, record.delay, record.retry)
+        rules = self._rules.get(terms)
+        if rules is None:
+            if len(self._rules) >= CACHE_MAX:
+                self._rules.clear()
+            rules = self._rules[terms] = Rules.of(*terms)
+        return rules
+
+    def keep(self, key: bytes, shape: RecordShape) -> None:
+        """Keep the shape of a record, unless it has no key."""
+        if key:
+            if len(self.shapes) >= CACHE_MAX:
+                self.shapes.clear()
+            self.shapes[key] = shape
+
+
 def is_given_back(job: Job) -> bool:
-    """Whether an active job was given back here, for later: its next queueing is no more than that."""
+    """Whether an active job was nacked here with a delay: its next queueing counts nothing more."""
     return job.state == ACTIVE and not job.token and job.flags & (DELIVERED | BCAST_QUEUED) == DELIVERED
 
 
@@ -153,6 +211,15 @@ def tries_before(job: Job) -> int:
     if job.token and not job.flags & AHEAD:
         return max(job.tries - 1, 0)
     return max(job.tries, job.nacks)
+
+
+def attempt_of(job: Job) -> int:
+    """Return the number of a job's present delivery, or of its next one, from 1, for events.
+
+    With leases, deliveries without a try have the number of the next try.
+    """
+    tries = tries_before(job)
+    return (tries if job.token else max(tries, job.nacks + job.deliveries)) + 1
 
 
 def begin(job: Job) -> None:

@@ -1,6 +1,6 @@
 """What clients do with leases and claims: ack, nack and extend by token, or by the key of a claim.
 
-Each answer is one of the words below, so that a batch tells for each of its jobs what became of it.
+Each answer is one of the words below, so that a batch is answered job by job.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.core.acks import ack
-from penstock.broker.core.blocking import fetch_many
 from penstock.broker.core.delivery import lease, nack_after, unfetch
 from penstock.broker.core.eviction import find_queues, need_memory
 from penstock.broker.core.jobs import ACTIVE, AHEAD, DELIVERED, OUT, QUEUED, Job, begin
 from penstock.broker.core.node import Node
 from penstock.broker.core.tokens import CLAIM_BYTES, CLAIM_JOB_BYTES, holds, join_claim
+from penstock.broker.core.waiters import fetch_many
 
 DONE: Final = "OK"
 STALE: Final = "STALE"
@@ -22,7 +22,7 @@ UNKNOWN: Final = "NOJOB"
 
 
 def _if_held(node: Node, job_id: bytes, token: int, do: Callable[[Job], object]) -> str:
-    """Do something to a job if this token holds it, and tell what became of it."""
+    """Do something to a job if this token holds it, and return one of the answers."""
     job = node.jobs.get(job_id)
     if job is None:
         return UNKNOWN
@@ -33,18 +33,18 @@ def _if_held(node: Node, job_id: bytes, token: int, do: Callable[[Job], object])
 
 
 def ack_lease(node: Node, job_id: bytes, token: int) -> str:
-    """Finish a job that this token holds."""
+    """Acknowledge a job that this token holds."""
     return _if_held(node, job_id, token, lambda job: ack(node, job))
 
 
 def nack_lease(node: Node, job_id: bytes, token: int, after_ms: int) -> str:
-    """Give a job back that this token holds, to be delivered again after a time."""
+    """Return a job that this token holds to its queue, at once or after a delay."""
     return _if_held(node, job_id, token, lambda job: _nack(node, job, after_ms))
 
 
 def _nack(node: Node, job: Job, after_ms: int) -> bool:
     if job.flags & AHEAD:
-        begin(job)  # who gives a job back had begun to work on it
+        begin(job)  # a nack means that work on it had begun
     return nack_after(node, job, after_ms)
 
 
@@ -56,11 +56,13 @@ def begin_lease(node: Node, job_id: bytes, token: int) -> str:
 def _begin(node: Node, job: Job) -> None:
     if job.flags & AHEAD:
         begin(job)
-        _extend(node, job, max(1, job.requeue_at - node.now_ms))
+        _renew(node, job, max(1, job.requeue_at - node.now_ms))
+        if node.events is not None:
+            node.events.begun(job)
 
 
 def extend_lease(node: Node, job_id: bytes, token: int, lease_ms: int) -> str:
-    """Let a lease end so long from now."""
+    """Make a lease end `lease_ms` from now."""
     return _if_held(node, job_id, token, lambda job: _extend(node, job, lease_ms))
 
 
@@ -70,7 +72,7 @@ def release_lease(node: Node, job_id: bytes, token: int) -> str:
 
 
 def _release(node: Node, job: Job) -> None:
-    job.flags |= OUT  # a lease that is about to end has lost the mark
+    job.flags |= OUT  # cleared when the lease is about to end
     unfetch(node, job)
 
 
@@ -83,12 +85,13 @@ def is_waiting(node: Node, job_id: bytes) -> bool:
 def lease_one(node: Node, job_id: bytes, token: int, lease_ms: int) -> Job | None:
     """Lease a job by its id, with a new token: one that waits in its queue, or one that this token holds.
 
-    None for any other. It is how the jobs of a batch are taken up again, and no others in their place. That is no try.
+    None for any other job. A client uses it to take up the same jobs of a batch again. It doesn't count as a try.
     """
     job = node.jobs.get(job_id)
     if job is None or not (job.state == QUEUED or holds(job, token)):
         return None
-    if job.state == QUEUED:
+    is_new = job.state == QUEUED
+    if is_new:
         queue = node.queue(job.queue)
         job.state = ACTIVE
         job.flags |= DELIVERED | OUT | AHEAD
@@ -99,17 +102,28 @@ def lease_one(node: Node, job_id: bytes, token: int, lease_ms: int) -> Job | Non
     lease(node, job, lease_ms)
     if node.journal is not None:
         node.journal.delivered([job])
+    if node.events is not None:
+        if is_new:
+            node.events.reserved([job])
+        else:
+            node.events.extended(job)
     return job
 
 
 def _extend(node: Node, job: Job, lease_ms: int) -> None:
+    _renew(node, job, lease_ms)
+    if node.events is not None:
+        node.events.extended(job)
+
+
+def _renew(node: Node, job: Job, lease_ms: int) -> None:
     lease(node, job, lease_ms)
     if node.journal is not None:
         node.journal.changed(job)
 
 
 def claim(node: Node, key: bytes, names: list[bytes], count: int, lease_ms: int) -> list[Job]:
-    """Give the jobs held under a key, with a fresh lease; if there are none, lease up to `count` new ones."""
+    """Return the jobs held under a key, with a renewed lease; without any, lease up to `count` new ones."""
     held = node.claims.get(key)
     if held is not None:
         jobs = list(held.jobs.values())
@@ -130,23 +144,23 @@ def claim(node: Node, key: bytes, names: list[bytes], count: int, lease_ms: int)
 
 
 def held_jobs(node: Node, key: bytes) -> list[Job]:
-    """Give the jobs under a key, which may be none."""
+    """Return the jobs under a key."""
     held = node.claims.get(key)
     return list(held.jobs.values()) if held is not None else []
 
 
 def ack_claim(node: Node, key: bytes) -> int:
-    """Finish all jobs under a key; tell how many."""
+    """Acknowledge all jobs under a key; return how many."""
     return sum(ack(node, job) for job in held_jobs(node, key))
 
 
 def nack_claim(node: Node, key: bytes, after_ms: int) -> int:
-    """Give all jobs under a key back; tell how many."""
+    """Return all jobs under a key to their queues; return how many."""
     return sum(nack_after(node, job, after_ms) for job in held_jobs(node, key))
 
 
 def extend_claim(node: Node, key: bytes, lease_ms: int) -> int:
-    """Renew the lease of all jobs under a key; tell how many."""
+    """Renew the lease of all jobs under a key; return how many."""
     jobs = held_jobs(node, key)
     for job in jobs:
         _extend(node, job, lease_ms)

@@ -1,12 +1,13 @@
-"""Who is in the cluster, as this node knows it. With one node this is mostly itself.
+"""The members of the cluster, as this node knows them.
 
 Text form, used by CLUSTER NODES and nodes.conf alike, one line a node:
 `<id> <ip>:<port> <flags> <ping sent ms> <pong received ms> connected|disconnected`
-In nodes.conf a line `vars draining yes` may follow, which an original node passes over.
+In nodes.conf a line `vars draining yes` may follow, which original nodes ignore.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Final
@@ -20,9 +21,9 @@ FAIL: Final = 2
 MYSELF: Final = 4
 HANDSHAKE: Final = 8
 NOADDR: Final = 16
-MEET: Final = 32  # the next PING to it is a MEET: an operator wants us to know each other, or it doesn't know us
+MEET: Final = 32  # the next PING to it is a MEET: CLUSTER MEET named it, or it doesn't know us
 LEAVING: Final = 128
-UNHEARD: Final = 256  # since the handshake it has only answered: it may not know us. Never told to others
+UNHEARD: Final = 256  # since the handshake it has only answered: it may not know us. Not sent to others
 # In the order in which the text form lists them.
 FLAG_NAMES: Final = (
     (MYSELF, "myself"),
@@ -34,10 +35,13 @@ FLAG_NAMES: Final = (
 )
 UNREACHABLE: Final = MYSELF | HANDSHAKE | LEAVING | PFAIL | FAIL
 NODE_ID_BYTES: Final = 40
+# ASCII only: int() doesn't read all that str.isdigit() takes for digits, nor thousands of them.
+_NODE_ID: Final = re.compile(f"[0-9A-Za-z]{{{NODE_ID_BYTES}}}")
+_ADDRESS: Final = re.compile(r"[^ ]*:[0-9]{1,5}")
 BUS_PORT_OFFSET: Final = 10_000
 DRAINING_LINE: Final = "vars draining yes"
 PORT_MAX: Final = 65_535 - BUS_PORT_OFFSET
-HANDSHAKES_MAX: Final = 1000  # under way at once: far more than anybody introduces by hand
+HANDSHAKES_MAX: Final = 1000  # at once: far more than anyone starts by hand
 HANDSHAKE_MS_MIN: Final = 1000
 BLACKLIST_MS: Final = 60_000  # a forgotten node isn't taken back by gossip for this long
 HELLO_PRIORITY: Final = 1
@@ -51,7 +55,7 @@ LINKED: Final = 2
 
 
 def can_be_address(ip: str, port: int) -> bool:
-    """Whether a node can be reached there: an address without a zone, and a port that leaves room for the bus."""
+    """Whether a node can have this address: an IP without a zone, and a port with room for the bus port above it."""
     try:
         return bool(ip_address(ip)) and "%" not in ip and 0 < port <= PORT_MAX
     except ValueError:
@@ -88,20 +92,20 @@ class Peer:
         self.pong_received = 0
         self.link = NO_LINK  # our link to it
         self.linked_ms = 0
-        self.speaks = False  # it has a link to us, too, on which it can confirm copies
+        self.speaks = False  # it has a link to us, on which it can confirm copies
         self.abilities = 0  # what it can do beyond an original node (wire.bus)
-        self.fail_reports: dict[bytes, int] = {}  # who says that it fails, and when
+        self.fail_reports: dict[bytes, int] = {}  # the nodes that report it as failing, and when
         self.handed_over = 0  # sequence of its last message that gave us a job for good
 
     def hands_over(self, sequence: int) -> bool:
-        """Tell whether a message that gives us a job for good is a new one, and remember it. 0: it has no number."""
+        """Whether a message that hands over a job is new; remembers its number. 0: it has none."""
         if sequence and sequence >> 32 == self.handed_over >> 32 and sequence <= self.handed_over:
             return False
         self.handed_over = sequence
         return True
 
     def rename(self, peer_id: bytes) -> None:
-        """Take the id that a node turned out to have."""
+        """Set the id of a node."""
         self.id = peer_id
         self.alone = frozenset((peer_id,))
 
@@ -111,7 +115,7 @@ class Peer:
         return self.link == LINKED
 
     def priority(self) -> int:
-        """Tell clients how good a choice this node is; the lower the better."""
+        """Return the priority that HELLO shows to clients; lower is better."""
         if self.flags & (FAIL | LEAVING):
             return HELLO_GONE
         if self.flags & PFAIL:
@@ -119,7 +123,7 @@ class Peer:
         return HELLO_PRIORITY if self.link or self.flags & MYSELF else HELLO_NO_LINK
 
     def line(self, wall_offset_ms: int) -> str:
-        """Give this node's line of the text form."""
+        """Return this node's line of the text form."""
         flags = ",".join(name for flag, name in FLAG_NAMES if self.flags & flag) or "noflags"
         link = "connected" if self.link or self.flags & MYSELF else "disconnected"
         ping, pong = (at + wall_offset_ms if at else 0 for at in (self.ping_sent, self.pong_received))
@@ -127,17 +131,18 @@ class Peer:
 
 
 class Cluster:
-    """All nodes this one knows, and the lists that follow from that."""
+    """All nodes that this one knows, and the lists derived from them."""
 
     def __init__(self, my_id: bytes) -> None:
         self.myself = Peer(my_id, "", 0, MYSELF, 0)
         self.peers: dict[bytes, Peer] = {my_id: self.myself}
         self.blacklist: dict[bytes, int] = {}
         self.epoch = 0  # grows with every change that matters to an add
-        self.unsaved = False  # nodes.conf is behind
+        self.unsaved = False  # nodes.conf must be written
         self.draining = False  # this node hands its jobs over (core.draining), also after a restart
         self.messages_sent = 0
         self.messages_received = 0
+        self._handshakes: set[tuple[str, int]] = set()  # their addresses: one message may name ten thousand
         self.recount()
 
     @property
@@ -163,26 +168,36 @@ class Cluster:
         self.recount()
 
     def recount(self) -> None:
-        """Bring everything that follows from the peers and their flags up to date."""
+        """Derive ids, size and lists from the peers and their flags again."""
         known = [peer for peer in self.peers.values() if not peer.flags & HANDSHAKE]
-        self.ids = frozenset(peer.id for peer in known)  # of all that are really part of the cluster
+        self.ids = frozenset(peer.id for peer in known)  # of all members, without handshakes
         self.size = len(known)
         self.others = [peer for peer in known if peer is not self.myself]
         self.reachable = [peer for peer in self.others if not peer.flags & UNREACHABLE]
         self.ready = [peer for peer in self.reachable if peer.link == LINKED and peer.speaks]  # for copies of new jobs
         self.epoch += 1
 
+    @property
+    def has_room_for_handshake(self) -> bool:
+        """Whether one more handshake may begin."""
+        return len(self._handshakes) < HANDSHAKES_MAX
+
     def meet(self, ip: str, port: int, placeholder_id: bytes, now_ms: int, flags: int = MEET) -> None:
-        """Begin a handshake with an address, unless one is under way."""
-        handshakes = [peer for peer in self.peers.values() if peer.flags & HANDSHAKE]
-        if any((peer.ip, peer.port) == (ip, port) for peer in handshakes):
+        """Begin a handshake with an address, unless one has begun."""
+        if (ip, port) in self._handshakes:
             return
-        if len(handshakes) >= HANDSHAKES_MAX:
+        if not self.has_room_for_handshake:
             raise Refused(*refusals.TOO_MANY_HANDSHAKES)
+        self._handshakes.add((ip, port))
         self.peers[placeholder_id] = Peer(placeholder_id, ip, port, HANDSHAKE | flags, now_ms)
 
+    def end_handshake(self, peer: Peer) -> None:
+        """Remove a placeholder: the handshake led to a node, or to nothing. No list has it."""
+        self.peers.pop(peer.id, None)
+        self._handshakes.discard((peer.ip, peer.port))
+
     def text(self, with_handshakes: bool, wall_offset_ms: int = 0) -> str:
-        """Give the text form; that of nodes.conf is without handshakes."""
+        """Return the text form; that of nodes.conf is without handshakes."""
         peers = self.peers.values()
         lines = [p.line(wall_offset_ms) for p in peers if with_handshakes or not p.flags & HANDSHAKE]
         if self.draining and not with_handshakes:
@@ -196,6 +211,7 @@ def cluster_from_text(text: str, now_ms: int, complain: Callable[[str], None] | 
     Gossip brings that node back. A line about this node is refused: a wrong identity does more harm than no start.
     """
     peers: list[Peer] = []
+    ids: set[str] = set()
     draining = False
     flags_by_name = {name: flag for flag, name in FLAG_NAMES} | {"noflags": 0}
     for number, line in enumerate(text.split("\n"), 1):
@@ -206,9 +222,9 @@ def cluster_from_text(text: str, now_ms: int, complain: Callable[[str], None] | 
         problem = ""
         if len(fields) != 6:
             problem = "it should have six fields"
-        elif len(fields[0]) != NODE_ID_BYTES:
-            problem = "its first field should be a node id of 40 characters"
-        elif ":" not in fields[1] or not fields[1].rpartition(":")[2].isdigit():
+        elif not _NODE_ID.fullmatch(fields[0]):
+            problem = f"its first field should be a node id of {NODE_ID_BYTES} letters and digits"
+        elif not _ADDRESS.fullmatch(fields[1]):
             problem = "its second field should be ip:port"
         elif any(name not in flags_by_name for name in fields[2].split(",")):
             problem = f"it has an unknown flag among {fields[2]!r}"
@@ -216,6 +232,8 @@ def cluster_from_text(text: str, now_ms: int, complain: Callable[[str], None] | 
         is_mine = len(fields) > 2 and "myself" in fields[2].split(",")
         if not problem and not is_mine and "noaddr" not in fields[2] and not can_be_address(ip, int(port)):
             problem = f"its second field should be an IP address and a port from 1 to {PORT_MAX}"
+        if not problem and not is_mine and fields[0] in ids:
+            problem = "an earlier line has the same node id"
         if problem and (is_mine or complain is None):
             raise ConfigError(f"nodes.conf line {number} can't be read: {problem}: {line!r}")
         if problem and complain is not None:
@@ -224,7 +242,8 @@ def cluster_from_text(text: str, now_ms: int, complain: Callable[[str], None] | 
         flags = 0
         for name in fields[2].split(","):
             flags |= flags_by_name[name]
-        peer = Peer(fields[0].encode("latin-1"), ip, int(port), flags, now_ms)
+        ids.add(fields[0])
+        peer = Peer(fields[0].encode("ascii"), ip, int(port), flags, now_ms)
         # Times of another process mean nothing here; what was pending is pending since now.
         peer.ping_sent, peer.pong_received = (now_ms if at not in ("", "0") else 0 for at in fields[3:5])
         peers.append(peer)
@@ -233,7 +252,7 @@ def cluster_from_text(text: str, now_ms: int, complain: Callable[[str], None] | 
         raise ConfigError("nodes.conf must have exactly one line with the flag 'myself'")
     cluster = Cluster(mine[0].id)
     cluster.myself = mine[0]
-    cluster.peers = {peer.id: peer for peer in peers}
+    cluster.peers = {peer.id: peer for peer in peers} | {cluster.my_id: cluster.myself}
     cluster.draining = draining
     cluster.recount()
     return cluster

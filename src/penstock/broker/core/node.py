@@ -1,9 +1,9 @@
 """All state of one node, and its clock.
 
-The functions that change it live in the modules beside this one, each taking the node first. The shell (a server, or
-the simulator) owns a node: it sets the clock before every input, calls those functions, and after each command
-`serve_ready`, so that clients who wait get what has just arrived. What the node has to say to the outside goes through
-its two ports.
+The functions that change it are in the modules beside this one; each takes the node as its first argument, and
+`inputs` lists those that a shell calls. The shell (a server, or the simulator) sets the clock before every input, and
+calls `serve_ready` after each command, so that waiting clients get what has just arrived. The node reaches clients
+through its port, the disk through its journal, and other nodes through its outbox.
 """
 
 from __future__ import annotations
@@ -11,75 +11,112 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.broker.core.copies import Forms
-from penstock.broker.core.exchange import EXCHANGE_BYTES
-from penstock.broker.core.finished import Finished
 from penstock.broker.core.ids import Entropy, IdSource
-from penstock.broker.core.jobs import Holders, Job
+from penstock.broker.core.jobs import Holders, Job, RecordCache
 from penstock.broker.core.membership import Cluster
 from penstock.broker.core.memory import Memory
 from penstock.broker.core.outbox import Outbox
 from penstock.broker.core.queues import QUEUE_BYTES, Queue
-from penstock.broker.core.registry import JobTable, QueueTable
+from penstock.broker.core.registry import Finished, JobTable, QueueTable
 from penstock.broker.core.timers import Timers
 
 if TYPE_CHECKING:
     from penstock.broker.core.refusals import Refused
+    from penstock.broker.core.replication import Addition
     from penstock.broker.core.tokens import Claim
-    from penstock.broker.core.waiting import Addition, Waiter
+    from penstock.broker.core.waiters import Waiter
 
-JITTER_MS: Final = 250  # requeue times are spread by this, so that holders of a job don't requeue it all at once
-CHANCES: Final = 1024  # random numbers kept ready: a call for randomness a job would cost too much
+JITTER_MS: Final = 250  # requeue times vary by this, so that the holders of a job don't requeue it at the same time
+CHANCES: Final = 1024  # random numbers kept ready: a call to the entropy source for each job would cost too much
 NS_PER_MS: Final = 1_000_000
-HOLDERS_MAX: Final = 4096  # different sets of holders kept to be shared; beyond that the collection starts anew
+HOLDERS_MAX: Final = 4096  # different sets of holders that are shared; above that the collection is cleared
 NODE_TIMEOUT_MS: Final = 15_000
-TOKEN_BITS: Final = 20  # of a token, below the millisecond with which the tokens of a process begin
-EPOCHS_APART: Final = 1 << 20  # between two processes of a node, at least: more tokens than one can give in its life
+TOKEN_BITS: Final = 20  # of a token, below the millisecond that starts the tokens of a process
+EPOCHS_APART: Final = 1 << 20  # at least, between two processes of a node: more tokens than one process can give
 
 
 class Port(Protocol):
     """How a node answers clients that waited."""
 
     def answer(self, waiter: Waiter, outcome: Job | Refused | None) -> None:
-        """Give a waiting client its job, a refusal, or None when its time is over."""
+        """Answer a waiting client: its job, a refusal, or None at its timeout."""
 
     def added(self, addition: Addition) -> None:
-        """Tell a producer what became of its jobs: those of the addition that are refused have a reason there."""
+        """Answer a producer that waited for copies: `addition.refused` has the jobs that failed, with the reason."""
 
 
 class JournalPort(Protocol):
-    """What a node writes down. A record must be safe before the reply of the command that caused it leaves."""
+    """What a node writes to its journal, before the replies of the turn are sent."""
 
     def added(self, jobs: list[Job]) -> None:
-        """Note that jobs are held here. They differ in id, creation time and body only."""
+        """Jobs are held here. They differ in id, creation time and body only."""
 
     def removed(self, job_id: bytes) -> None:
-        """Note that a job must not come back."""
+        """A job must not be restored."""
 
     def delivered(self, jobs: list[Job]) -> None:
-        """Note that jobs go out to a client; those of retry 0 must not come back."""
+        """Jobs are delivered to a client; those of retry 0 must not be restored."""
 
     def undelivered(self, job: Job) -> None:
-        """Note that a job noted as delivered never went out, and waits in its queue again."""
+        """A job that was written as delivered never left the node, and is queued again."""
 
     def changed(self, job: Job) -> None:
-        """Note a job's state, counters, requeue time and lease."""
+        """A job's state, counters, requeue time or lease has changed."""
 
     def held(self, job: Job) -> None:
-        """Note that more nodes hold a job than its record says."""
+        """More nodes hold a job than its record says."""
 
     def paused(self, name: bytes, pause: int) -> None:
-        """Note a queue's pause state."""
+        """A queue's pause state has changed."""
+
+
+class EventsPort(Protocol):
+    """What a node says of the lives of its jobs, once for each fact: copies say nothing."""
+
+    def added(self, jobs: list[Job]) -> None:
+        """Jobs are accepted. They differ in id, creation time and body only."""
+
+    def queued(self, job: Job) -> None:
+        """A delay is over, or a client put an active job into its queue."""
+
+    def reserved(self, jobs: list[Job]) -> None:
+        """Jobs are delivered to `Node.client`."""
+
+    def begun(self, job: Job) -> None:
+        """Work on a job that was delivered ahead begins."""
+
+    def extended(self, job: Job) -> None:
+        """A lease has a later end."""
+
+    def acked(self, job: Job) -> None:
+        """A client has finished a job."""
+
+    def acked_unknown(self, job_id: bytes) -> None:
+        """A client has finished a job that this node doesn't know."""
+
+    def nacked(self, job: Job, attempt: int, after_ms: int) -> None:
+        """A client has returned a job."""
+
+    def requeued(self, job: Job, attempt: int) -> None:
+        """A job's retry time or lease is over, or its reply never left the node."""
+
+    def expired(self, job: Job) -> None:
+        """A job's time to live is over."""
+
+    def removed(self, job: Job) -> None:
+        """A command has deleted a job."""
 
 
 class Node:
-    """One node: what it knows, and what time it is."""
+    """One node: all its state, and its clock."""
 
     def __init__(self, node_id: bytes, entropy: Entropy, port: Port, memory: Memory | None = None) -> None:
         self.now_ms = 0  # monotonic
         self.wall_offset_ms = 0  # wall clock minus monotonic clock
         self.port = port
         self.journal: JournalPort | None = None
+        self.events: EventsPort | None = None
+        self.client: object = None  # whose command runs, or who is served; for events
         self.entropy = entropy
         self.cluster = Cluster(node_id)
         self.outbox = Outbox(self.cluster)
@@ -91,39 +128,48 @@ class Node:
         self.queues = QueueTable()
         self.timers = Timers()
         self.ready: dict[Queue, None] = {}  # queues with both jobs and waiters
-        self.untold: dict[Queue, None] = {}  # queues of which other nodes may have to hear at the end of the turn
+        self.untold: dict[Queue, None] = {}  # queues that other nodes may have to be told of at the end of the turn
         self.claims: dict[bytes, Claim] = {}
-        self.acked: dict[bytes, Job] = {}  # acked here, and not yet known to be so everywhere
+        self.acked: dict[bytes, Job] = {}  # acked here, and not confirmed by all holders yet
         self.finished = Finished(self.memory)
-        self.unannounced: list[Job] = []  # restored, waiting until others can be asked whether they have them queued
-        self.drain: Iterator[Job] = iter(())  # the jobs that are still to be handed over, while the node drains
+        self.unannounced: list[Job] = []  # restored, until the other holders can be asked
+        self.drain: Iterator[Job] = iter(())  # while the node drains: the jobs still to be handed over
         self.handovers: dict[Addition, None] = {}
-        self.forms = Forms()
-        self.refuses_copies = False  # while what it is given can't be written down
+        self.copies: dict[Holders, None] = {}  # those that count copies of jobs which other nodes have
+        self.record_cache = RecordCache()
+        self.refuses_copies = False  # while the journal is loaded, or can't be written
         self.adopt_id(node_id)
         self._chances = _u16(entropy(2 * CHANCES))
         self._jitters = [value % (2 * JITTER_MS) - JITTER_MS for value in self._chances]
         self._jitter_at = 0
         self._chance_at = 0
-        self._turn = self.chance(1 << 16)  # where the choice of nodes for the next copies begins
+        self._turn = self.chance(1 << 16)  # where the next choice of nodes for copies begins
         self.last_ctime = 0  # creation times strictly grow, even if the wall clock doesn't
-        self.token_epoch = 0  # with which the tokens of this process begin; 0 until it is known
+        self.token_epoch = 0  # the start of this process's tokens; 0 until it is known
         self._last_token = 0
 
     def adopt_id(self, node_id: bytes) -> None:
-        """Take an id, at start or after CLUSTER RESET HARD."""
+        """Set the node's id, at the start or after CLUSTER RESET HARD."""
         self.cluster.my_id = node_id
         self.ids = IdSource(node_id, self.entropy)
         self._holders: dict[frozenset[bytes], Holders] = {}
+        self._owned: dict[tuple[frozenset[bytes], bytes, bool], Holders] = {}
         self.alone = self.held_by(frozenset((node_id,)))  # shared by every job that only this node holds
 
     def take_cluster(self, cluster: Cluster) -> None:
-        """Take over the cluster that nodes.conf tells of."""
+        """Use the cluster that was read from nodes.conf."""
         self.cluster = self.outbox.cluster = cluster
         self.adopt_id(cluster.my_id)
 
-    def held_by(self, delivered: frozenset[bytes]) -> Holders:
-        """Give the holders of a job that waits for nobody: one object for all jobs with the same."""
+    def held_by(self, delivered: frozenset[bytes], owner: bytes = b"", is_given: bool = False) -> Holders:
+        """Return a set of holders, and the other node that has the job: one object for all jobs with the same."""
+        if owner:
+            owned = self._owned.get((delivered, owner, is_given))
+            if owned is None:
+                if len(self._owned) >= HOLDERS_MAX:
+                    self._owned.clear()
+                owned = self._owned[delivered, owner, is_given] = Holders(delivered, owner, is_given)
+            return owned
         holders = self._holders.get(delivered)
         if holders is None:
             if len(self._holders) >= HOLDERS_MAX:
@@ -132,14 +178,14 @@ class Node:
         return holders
 
     def chance(self, choices: int) -> int:
-        """Give a random number below another."""
+        """Return a random number below `choices`."""
         self._chance_at = at = (self._chance_at + 1) & (CHANCES - 1)
         if not at:
             self._chances = _u16(self.entropy(2 * CHANCES))
         return self._chances[at] % choices
 
     def choose(self, count: int, but: frozenset[bytes]) -> list[bytes]:
-        """Choose nodes for copies of a job: each in its turn, so that few different sets of holders come up."""
+        """Choose nodes for copies of a job, in turn, so that few different sets of holders come up."""
         ready = self.cluster.ready
         self._turn += 1
         chosen: list[bytes] = []
@@ -157,50 +203,40 @@ class Node:
         return self.now_ms + self.wall_offset_ms
 
     def seen_ctime(self, ctime: int) -> None:
-        """Make sure that new jobs come after one of ours that was restored."""
+        """Make new creation times larger than that of a restored job."""
         self.last_ctime = max(self.last_ctime, ctime)
 
     def begin_tokens(self, before: int) -> None:
-        """Let the tokens of this process be larger than those of the last one, which began with `before`, if known.
+        """Start tokens above those of the last process, which started at `before`, if known.
 
-        It is the time, so that nodes without a journal rarely repeat one; but a clock may have been set back.
+        The start is the time, so that nodes without a journal rarely repeat one; but a clock may have been set back.
         """
         self.token_epoch = max(self.wall_ms, before + EPOCHS_APART if before else 0)
         self._last_token = self.token_epoch << TOKEN_BITS
 
     def new_token(self) -> int:
-        """Make a lease's token: larger than all before, also those before a restart."""
+        """Return a new token for a lease: larger than all before, also those before a restart."""
         if not self.token_epoch:
             self.begin_tokens(0)
         self._last_token += 1
         return self._last_token
 
     def renumber(self) -> None:
-        """Begin the numbers of our messages: the upper half is of this process alone, the lower half counts."""
+        """Start the numbers of messages: the upper half is unique to this process, the lower half counts."""
         self.outbox.sequence = int.from_bytes(self.entropy(4), "big") << 32
 
     def after_retry(self, retry_ms: int) -> int:
-        """Tell when a job that starts its retry period now is due, with jitter."""
+        """Return when a retry period that starts now ends, with jitter."""
         self._jitter_at = at = (self._jitter_at + 1) & (CHANCES - 1)
         return self.now_ms + retry_ms + self._jitters[at]
 
     def queue(self, name: bytes) -> Queue:
-        """Find a queue, or make it."""
+        """Find a queue, or create it."""
         queue = self.queues.by_name.get(name)
         if queue is None:
             queue = self.queues.create(name, self.now_ms)
             self.memory.used_bytes += QUEUE_BYTES + len(name)
         return queue
-
-    def drop_queue(self, queue: Queue) -> None:
-        """Forget an empty queue."""
-        queue.clear()
-        self.queues.remove(queue)
-        self.memory.used_bytes -= QUEUE_BYTES + len(queue.name)
-        if queue.exchange is not None:
-            self.timers.cancel(queue.exchange)
-            queue.exchange = None  # they point at each other
-            self.memory.used_bytes -= EXCHANGE_BYTES
 
 
 def _u16(data: bytes) -> memoryview:

@@ -1,9 +1,9 @@
-"""What a node says to others: collected while a turn lasts, sent once what it tells is safe.
+"""Messages to other nodes: collected during a turn, sent once the journal is written.
 
-Messages about jobs are gathered by what they say and to whom. At the end of the turn each group is one MANY to the
-nodes that can take it, and as many messages as jobs to those that can't. Groups leave in the order of `ORDER`, so that
-a copy comes before any word about it, and its end last. If the journal fails, the whole turn is unsaid: to the others
-it looks like lost messages, which they can stand.
+Messages about jobs are grouped by type, receivers and flags. At the end of the turn each group becomes one MANY for
+the nodes that can read it, and one message a job for original nodes. Groups are sent in the order of `ORDER`, so that a
+copy comes before any message about it, and its deletion last. If the journal fails, the messages about jobs of the
+whole turn are discarded: to the other nodes they look like lost messages, which the protocol allows for.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ ORDER: Final = (
     bus.ENQUEUE,
     bus.QUEUED,
     bus.WORKING,
-    bus.YOURJOBS,  # after QUEUED: what was queued here and is given away in the same turn is queued there now
+    bus.YOURJOBS,  # after QUEUED: a job that was queued here and sent away in the same turn is queued there now
     bus.WILLQUEUE,
     bus.GOTJOB,
     bus.SETACK,
     bus.GOTACK,
     bus.DELJOB,
 )
-RECORD_BYTES_A_MESSAGE: Final = 1 << 20  # of jobs in one message: a larger one would hold up what comes behind it
+RECORD_BYTES_A_MESSAGE: Final = 1 << 20  # of jobs in one message: a larger one would delay those behind it
 REFERENCES_A_MESSAGE: Final = 10_000
 NOBODY: Final[frozenset[bytes]] = frozenset()
 
-# To whom, with which flags, and which nodes hold the jobs.
+# The receivers, the flags, and the holders of the jobs.
 _Key = tuple[frozenset[bytes], int, frozenset[bytes]]
 
 
 class BusPort(Protocol):
-    """The links to other nodes, as a shell provides them."""
+    """The links to other nodes, provided by the shell."""
 
     def connect(self, peer: Peer) -> None:
-        """Begin to open our link to a node; `gossip.link_opened` or `gossip.link_lost` tells how that ended."""
+        """Begin to open our link to a node; the shell then calls `link_opened` or `link_lost`."""
 
     def disconnect(self, peer: Peer) -> None:
-        """Close our link to a node, or stop opening it; nothing is told of it."""
+        """Close our link to a node, or stop opening it; `link_lost` is not called."""
 
     def send(self, peer: Peer, data: bytes) -> None:
         """Send whole messages on our link to a node."""
 
     def moves(self, peer: Peer) -> bool:
-        """Tell whether a node has taken a part of what waits on our link to it since this was last asked."""
+        """Whether a node has read some of what is unsent on our link to it since the last call."""
 
 
 class NoBus:
-    """For a node that nobody can reach."""
+    """For a node without a bus."""
 
     def connect(self, peer: Peer) -> None:
         """Do nothing."""
@@ -66,12 +66,12 @@ class NoBus:
         """Do nothing."""
 
     def moves(self, peer: Peer) -> bool:
-        """Nothing does."""
+        """Nothing is sent."""
         return False
 
 
 class Outbox:
-    """Messages that wait for the end of the turn."""
+    """Messages to be sent at the end of the turn."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -83,51 +83,51 @@ class Outbox:
 
     # About jobs.
 
-    def tell(
+    def add_reference(
         self,
-        kind: int,
-        whom: frozenset[bytes],
+        message_type: int,
+        receivers: frozenset[bytes],
         job_id: bytes,
         value: int = 0,
         flags: int = 0,
         holders: frozenset[bytes] = NOBODY,
     ) -> None:
-        """Say something about a job to nodes; this one may be among them."""
-        self._put(kind, (whom, flags, holders), bus.reference(job_id, value))
+        """Add a message about a job; this node may be among the receivers, and is left out."""
+        self._put(message_type, (receivers, flags, holders), bus.reference(job_id, value))
 
-    def give(self, kind: int, whom: frozenset[bytes], record: bytes, flags: int = 0) -> None:
-        """Send a copy of a job."""
-        self._put(kind, (whom, flags, NOBODY), record)
+    def add_record(self, message_type: int, receivers: frozenset[bytes], record: bytes, flags: int = 0) -> None:
+        """Add a message with a copy of a job."""
+        self._put(message_type, (receivers, flags, NOBODY), record)
 
-    def _put(self, kind: int, key: _Key, item: bytes) -> None:
-        group = self._groups[kind].get(key)
+    def _put(self, message_type: int, key: _Key, item: bytes) -> None:
+        group = self._groups[message_type].get(key)
         if group is None:
-            group = self._groups[kind][key] = []
+            group = self._groups[message_type][key] = []
             self.waiting = True
         group.append(item)
 
     # Everything else.
 
-    def say(self, peer: Peer, kind: int, payload: bytes, flags: int = 0, count: int = 0) -> None:
-        """Send one message to one node."""
+    def send(self, peer: Peer, message_type: int, payload: bytes, flags: int = 0, count: int = 0) -> None:
+        """Add one message to one node, if there is a link to it."""
         if peer.link == LINKED:
-            self._send((peer,), [self.message(kind, payload, flags, count)])
+            self._add_messages((peer,), [self.message(message_type, payload, flags, count)])
 
-    def message(self, kind: int, payload: bytes, flags: int = 0, count: int = 0) -> bytes:
-        """Make a message of this node."""
+    def message(self, message_type: int, payload: bytes, flags: int = 0, count: int = 0) -> bytes:
+        """Encode a message from this node."""
         self.sequence += 1
         myself = self.cluster.myself
-        return bus.encode(kind, myself.id, myself.port, myself.flags, self.sequence, payload, flags, count)
+        return bus.encode(message_type, myself.id, myself.port, myself.flags, self.sequence, payload, flags, count)
 
-    def _send(self, peers: Iterable[Peer], messages: list[bytes]) -> None:
+    def _add_messages(self, peers: Iterable[Peer], messages: list[bytes]) -> None:
         for peer in peers:
             self._ready.setdefault(peer, []).extend(messages)
             self.cluster.messages_sent += len(messages)
         self.waiting = True
 
     def unsent(self) -> list[tuple[frozenset[bytes], bytes]]:
-        """Give the copies of jobs that wait, and for whom: they are lost if the process or the link ends now."""
-        groups = [item for kind in bus.RECORD_TYPES for item in self._groups[kind].items()]
+        """Return the receivers and records of copies that are not sent yet: a crash would lose them."""
+        groups = [item for message_type in bus.RECORD_TYPES for item in self._groups[message_type].items()]
         return [(key[0], record) for key, records in groups for record in records]
 
     # The end of the turn.
@@ -136,37 +136,40 @@ class Outbox:
         """Send everything."""
         if not self.waiting:
             return
-        for kind in ORDER:
-            groups = self._groups[kind]
+        for message_type in ORDER:
+            groups = self._groups[message_type]
             if groups:
                 for key, items in groups.items():
-                    self._encode(kind, key, items)
+                    self._encode(message_type, key, items)
                 groups.clear()
         ready, self._ready = self._ready, {}
         self.waiting = False
         for peer, messages in ready.items():
             self.port.send(peer, b"".join(messages) if len(messages) > 1 else messages[0])
 
-    def unsay(self) -> None:
-        """Forget what was to be said about jobs."""
+    def discard(self) -> None:
+        """Discard the messages about jobs."""
         for groups in self._groups:
             groups.clear()
         self.waiting = bool(self._ready)
 
-    def _encode(self, kind: int, key: _Key, items: list[bytes]) -> None:
-        whom, flags, holders = key
+    def _encode(self, message_type: int, key: _Key, items: list[bytes]) -> None:
+        receivers, flags, holders = key
         peers = self.cluster.peers
         able: list[Peer] = []
         plain: list[Peer] = []
-        for node_id in sorted(whom):  # the order of a set differs from process to process
+        for node_id in sorted(receivers):  # the order of a set differs from process to process
             peer = peers.get(node_id)
             if peer is not None and peer.link == LINKED:
                 (able if peer.abilities & bus.CAN_MANY else plain).append(peer)
-        is_records = kind in bus.RECORD_TYPES
-        if plain:  # an original node takes copies one by one, and what it is given in one piece
-            single = [[item] for item in items] if kind == bus.REPLJOB else [items]
+        is_records = message_type in bus.RECORD_TYPES
+        if plain:  # original nodes read one job in a REPLJOB, many in a YOURJOBS
+            single = [[item] for item in items] if message_type == bus.REPLJOB else [items]
             payloads = [bus.jobs(part) for part in single] if is_records else items
-            self._send(plain, [self.message(kind, payload, flags & 0xFF) for payload in payloads])
+            if message_type == bus.QUEUED:
+                payloads = [bus.reference(item[: bus.JOB_ID_BYTES]) for item in items]  # without our counters
+            theirs = 0 if message_type == bus.YOURJOBS else flags & 0xFF
+            self._add_messages(plain, [self.message(message_type, payload, theirs) for payload in payloads])
         if not able:
             return
         if is_records:
@@ -175,13 +178,13 @@ class Outbox:
             payloads = items
         else:
             nodes, size = sorted(holders), REFERENCES_A_MESSAGE
-            payloads = [bus.many(kind, nodes, items[at : at + size]) for at in range(0, len(items), size)]
-            kind = bus.MANY
-        self._send(able, [self.message(kind, payload, flags) for payload in payloads])
+            payloads = [bus.many(message_type, nodes, items[at : at + size]) for at in range(0, len(items), size)]
+            message_type = bus.MANY
+        self._add_messages(able, [self.message(message_type, payload, flags) for payload in payloads])
 
 
 def _parts(records: list[bytes]) -> list[list[bytes]]:
-    """Cut a list of records into messages of a fair size."""
+    """Split a list of records into messages of at most RECORD_BYTES_A_MESSAGE, or of one record."""
     parts: list[list[bytes]] = []
     size = RECORD_BYTES_A_MESSAGE
     for record in records:
@@ -194,8 +197,8 @@ def _parts(records: list[bytes]) -> list[list[bytes]]:
 
 
 def tell_holders(
-    node: Node, kind: int, job_id: bytes, delivered: frozenset[bytes], flags: int = 0, value: int = 0
+    node: Node, message_type: int, job_id: bytes, delivered: frozenset[bytes], flags: int = 0, value: int = 0
 ) -> None:
-    """Say something about a job to all who may hold it, and who they are."""
+    """Add a message about a job to all its holders, which names them too."""
     if len(delivered) > 1:
-        node.outbox.tell(kind, delivered, job_id, value, flags, delivered)
+        node.outbox.add_reference(message_type, delivered, job_id, value, flags, delivered)

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, IMPORTED, LISTED, OUT, QUEUED, Job
 
 if TYPE_CHECKING:
-    from penstock.broker.core.exchange import Exchange
-    from penstock.broker.core.waiting import Waiter
+    from penstock.broker.core.federation import Exchange
+    from penstock.broker.core.waiters import Waiter
 
 PAUSED_IN: Final = 1
 PAUSED_OUT: Final = 2
 PAUSE_NAMES: Final = (b"none", b"in", b"out", b"all")
-# A queue object with its dict entries, deque and heap; a deque alone takes 600 bytes.
+# A queue with its dict entries, deque and heap; a deque alone takes 600 bytes.
 QUEUE_BYTES: Final = 1200
 ANY_BYTES: Final = 1 << 60
-STALE_MIN: Final = 64  # stale entries a queue may hold before a rebuild is worth looking at
+STALE_MIN: Final = 64  # stale entries below which a rebuild isn't considered
 
-# The number sets two entries of one id apart: a job that was given away may come back as another record.
+# The number tells two entries of one id apart: a job that was sent away may come back as another record.
 _Late = tuple[int, bytes, int, Job]
 
 
@@ -65,7 +65,7 @@ class Queue:
         self.pause = 0
         self.jobs_in = 0
         self.jobs_out = 0
-        self.expired = 0  # jobs whose time to live was over here before they were acknowledged
+        self.expired = 0  # jobs that expired here before they were acknowledged
         self.waiters: dict[Waiter, None] = {}  # first come, first served
         self.exchange: Exchange | None = None  # with other nodes, once there was any
         self._jobs: deque[Job] = deque()
@@ -95,9 +95,10 @@ class Queue:
     def take(self, most: int, bytes_max: int = ANY_BYTES) -> list[Job]:
         """Take the next jobs out, for delivery: they are active, DELIVERED and OUT then.
 
-        At most `most` of them, and none behind the one with which their bodies are beyond `bytes_max`.
+        At most `most` of them; the one whose body and queue name exceed `bytes_max` in total is the last.
         """
         jobs, late = self._jobs, self._late
+        name_bytes = len(self.name)
         taken: list[Job] = []
         while most > 0 and (jobs or late):
             if late and not (jobs and (jobs[0].ctime, jobs[0].id) < late[0][:2]):
@@ -109,7 +110,7 @@ class Queue:
                 job.flags = job.flags & ~(LISTED | IMPORTED) | DELIVERED | OUT
                 taken.append(job)
                 most -= 1
-                bytes_max -= len(job.body)
+                bytes_max -= name_bytes + len(job.body)
                 if bytes_max < 0:
                     break
             else:
@@ -118,7 +119,7 @@ class Queue:
         return taken
 
     def drop(self) -> None:
-        """Count out a job that has just left the state queued by another way than `take`."""
+        """Count a job out that has left the state queued by another way than `take`."""
         self.length -= 1
         stale = len(self._jobs) + len(self._late) - self.length
         if stale > STALE_MIN and stale > self.length:
@@ -134,7 +135,7 @@ class Queue:
         heapify(self._late)
 
     def clear(self) -> None:
-        """Let go of all jobs, also of those that have left but still have an entry: it is worth nothing from now on."""
+        """Remove all entries, also those of jobs that have left the queue."""
         for job in self._jobs:
             job.flags &= ~LISTED
         for entry in self._late:

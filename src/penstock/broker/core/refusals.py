@@ -36,6 +36,7 @@ DELAY_BEYOND_TTL: Final = (
 QUEUE_TOO_LONG: Final = ("MAXLEN", "Queue is already longer than the specified MAXLEN count")
 QUEUE_PAUSED: Final = ("PAUSED", "Queue paused in input, try later")
 NODE_LEAVING: Final = ("LEAVING", "This node is leaving the cluster, please connect to a different one")
+BAD_ID: Final = ("BADID", "Invalid Job ID format.")
 NO_JOB: Final = ("NOJOB", "Job not known in the context of this node.")
 TOO_LATE: Final = (
     "TOOLATE",

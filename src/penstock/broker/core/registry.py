@@ -1,16 +1,20 @@
-"""Where a node finds its jobs and queues by name, and walks over all of them with a cursor.
+"""The tables of a node: jobs by id, queues by name, both with cursors for scans, and the ids of finished jobs.
 
 Jobs are spread over small dicts, the pages, by two characters of their id's random part. One dict of a million entries
 stops the node for 50 ms and more when it grows; a thousand small ones grow one at a time.
 
 A scan goes through the pages, and through each page in the order of the next five characters of the ids. So the place
 of a job follows from its id alone, and a cursor is a place: whatever comes and goes between two calls, a scan meets
-every job that was there all the time. Jobs with the same place, which random ids hardly ever have, are given together.
+every job that was there all the time. Jobs with the same place, which is rare with random ids, are returned together.
 A call works on as many jobs as its count allows, and on the order of one page: a thousandth of all jobs.
 
 Queues are few and looked up with every add, so they stand in one dict, and in a list for the scan. A removed queue's
 place is taken by the list's last one; the scan goes from the end to the start, so what moves to a lower place is
 still ahead of it.
+
+A copy of a job may still be on its way when the job has ended on every node: sent again because an answer was late, or
+delayed on a slow link. It must not bring the job back. So the ids of the last finished jobs are kept, in two
+generations; when the younger is full, the older is dropped.
 """
 
 from __future__ import annotations
@@ -18,15 +22,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from penstock.broker.core import refusals
+from penstock.broker.core.ids import is_job_id
 from penstock.broker.core.jobs import Job
+from penstock.broker.core.memory import Memory
 from penstock.broker.core.queues import Queue
+from penstock.broker.core.refusals import Refused
 
-# with 64 different characters in front: 1,024 pages are used
+# with 64 different first characters: 1,024 pages are used
 PAGES_A_ROW: Final = 16
 PAGE_MASK: Final = 15
-LOOKS_PER_COUNT: Final = 10  # a scan call looks at ten times as many jobs or queues as it wants, at most
-SCAN_BYTES_MAX: Final = 1 << 20  # that a call gives, or one element: it is made in one go, and others wait
+LOOKS_PER_COUNT: Final = 10  # a scan call checks at most ten times as many jobs or queues as it returns
+SCAN_BYTES_MAX: Final = 1 << 20  # of one reply, or one element: other clients wait while it is made
 PLACE_BITS: Final = 40  # of a cursor: five characters; with the number of the page it stays below 2**53
+GENERATION_MAX: Final = 32_768  # ids: the last half minute at 1,000 finished jobs a second, in some 5 MB
+ENTRY_BYTES: Final = 120
+SHARE: Final = 64  # a generation takes at most this part of maxmemory
 
 JobTest = Callable[[Job], bool]
 JobSize = Callable[[Job], int]
@@ -50,6 +61,19 @@ class JobTable:
     def get(self, job_id: bytes) -> Job | None:
         """Find a job."""
         return self.pages[job_id[11]][job_id[12] & PAGE_MASK].get(job_id) if len(job_id) > 12 else None
+
+    def find(self, job_ids: list[bytes]) -> list[Job | None]:
+        """Find jobs. Refuses the whole list if one of them can't be a job id."""
+        pages = self.pages
+        try:
+            jobs = [pages[job_id[11]][job_id[12] & PAGE_MASK].get(job_id) for job_id in job_ids]
+        except IndexError:  # shorter than any id
+            raise Refused(*refusals.BAD_ID) from None
+        if None in jobs:
+            for job, job_id in zip(jobs, job_ids, strict=True):
+                if job is None and not is_job_id(job_id):
+                    raise Refused(*refusals.BAD_ID)
+        return jobs
 
     def put(self, job: Job) -> None:
         """Register a job."""
@@ -75,7 +99,7 @@ class JobTable:
     ) -> tuple[int, list[Job]]:
         """Return the next cursor (0 at the end) and some jobs; count None means everything that is left.
 
-        A cursor is the number of a page and a place on it. `size_of` tells what a job adds to the reply.
+        A cursor is the number of a page and a place on it. `size_of` returns what a job adds to the reply.
         """
         found: list[Job] = []
         looks_left = 0 if count is None else max(1, LOOKS_PER_COUNT * count)
@@ -146,7 +170,7 @@ class QueueTable:
         self._order.clear()
 
     def some(self, start: int, most: int) -> list[Queue]:
-        """Give up to so many queues beginning at a place, round the end: a sample for eviction."""
+        """Return up to `most` queues from a place on, wrapping at the end: a sample for eviction."""
         order = self._order
         if not order:
             return []
@@ -172,3 +196,38 @@ class QueueTable:
             if count is not None and found and len(found) >= count:
                 break
         return at, found
+
+
+class Finished:
+    """The ids of the jobs that finished last."""
+
+    __slots__ = ("_memory", "_old", "_young")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._young: set[bytes] = set()
+        self._old: set[bytes] = set()
+
+    def add(self, job_id: bytes) -> None:
+        """Remember the id of a finished job."""
+        if job_id in self._young:
+            return
+        limit = GENERATION_MAX
+        if self._memory.max_bytes:
+            limit = min(limit, max(64, self._memory.max_bytes // SHARE // ENTRY_BYTES))
+        if len(self._young) >= limit:
+            self._memory.used_bytes -= ENTRY_BYTES * len(self._old)
+            self._old, self._young = self._young, set()
+        self._young.add(job_id)
+        self._memory.used_bytes += ENTRY_BYTES
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._young = set()
+        self._old = set()
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def __contains__(self, job_id: bytes) -> bool:
+        return job_id in self._young or job_id in self._old

@@ -1,15 +1,18 @@
-"""Copies of jobs on other nodes.
+"""Copies of jobs on other nodes: sent for an add, received and confirmed, and the job records they travel in.
 
-A producer that asked for `replicate` copies hears of its job when so many nodes have confirmed theirs. Copies go to as
-many nodes as are needed at once, of those that have a link to this one, on which they can confirm; after 50 ms without
-success one more node is tried, then another after growing pauses.
-Those who have not confirmed are sent the job again after a second (a large one later), or when their link is a new one:
-before that they are only slow, and more of the same would make them slower. If it fails, everybody who may have a copy
-is told to forget it.
+A producer is answered when `replicate` nodes hold its job. Copies first go to exactly as many nodes as are needed,
+chosen from those that have a link to this node, on which they can confirm. After 50 ms without enough confirmations one
+more node is tried, then another after growing pauses.
+A node that has not confirmed is sent the job again after a second (a large job later), or when its link is new: until
+then it may only be slow, and repeats would make it slower. If the add fails, every node that may have a copy is told to
+delete it.
 
 A node that is leaving or short of memory keeps no copy itself (external replication): it lets others hold the job,
-tells one of them to queue it, and forgets it. A job of retry 0 may be delivered once only, so it goes to one node, with
+tells one of them to queue it, and removes it. A job of retry 0 may be delivered only once, so it goes to one node, with
 the order to queue it in the same message, and is never sent a second time.
+
+Jobs that are added alike differ in id, creation time and body only. So the rest of a record is kept ready for writing,
+and what follows from it is worked out once for reading (`RecordShape`).
 """
 
 from __future__ import annotations
@@ -17,32 +20,80 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.core import refusals
-from penstock.broker.core.copies import Copy, copy_flags, message_record, read_copies
+from penstock.broker.core.acks import remove, tell_acked, unregister
 from penstock.broker.core.delivery import enqueue, place_new, schedule
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
     BCAST_QUEUED,
     BCAST_WILLQUEUE,
+    CACHE_MAX,
+    DELIVERED,
     GONE,
     JOB_BYTES,
+    STORED_FLAGS,
     WAIT_REPL,
     Confirming,
     Job,
+    RecordShape,
 )
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
+from penstock.broker.core.owners import note_copy, set_holders, set_owner
 from penstock.broker.core.queues import PAUSED_IN
 from penstock.broker.core.refusals import Refused
-from penstock.broker.core.removal import remove, unregister
+from penstock.broker.core.sources import Sources
+from penstock.broker.core.timers import Timed
 from penstock.broker.core.tokens import LEASE_MS_MAX
-from penstock.broker.core.waiting import Addition
 from penstock.wire import bus
+from penstock.wire.record import JobRecord, RecordError, decode_record, record_template, split_record
 
 EXTRA_MS: Final = 50  # without enough confirmations: one more node is tried
 EXTRA_MS_MAX: Final = 1000  # and the pauses between grow up to this
 RESEND_MS: Final = 1000  # without an answer: the copy may have been lost
-BYTES_A_MS: Final = 10_000  # a large one may take longer on its way: a link is taken for so fast at least
+BYTES_A_MS: Final = 10_000  # speed that a link has at least: a large job is resent later
+
+
+class Addition(Timed):
+    """Jobs added together that wait for their copies, and the client that waits with them; none in a hand-over."""
+
+    __slots__ = (
+        "client",
+        "deadline_ms",
+        "delivered",
+        "enqueue_s",
+        "external",
+        "is_handover",
+        "is_whole",
+        "is_wider",
+        "jobs",
+        "missing",
+        "pause_ms",
+        "refused",
+        "replicate",
+        "resend_ms",
+        "sent_ms",
+        "sources",
+    )
+
+    def __init__(self, jobs: list[Job], delivered: frozenset[bytes], replicate: int, external: bool) -> None:
+        super().__init__(0)
+        self.jobs = jobs
+        self.delivered = delivered  # the nodes that copies were sent to, this one included unless `external`
+        self.replicate = replicate
+        self.external = external  # this node keeps no copy
+        self.missing = len(jobs)  # jobs without enough copies
+        self.deadline_ms = 0
+        self.pause_ms = 0  # until one more node is tried
+        self.resend_ms = 0  # without an answer for this time, copies may have been lost
+        self.sent_ms = 0  # when copies last went to all nodes that have not confirmed
+        self.client: object = None
+        self.is_whole = False  # all of the jobs are added, or none
+        self.is_handover = False  # of a node that drains: the job is in its journal
+        self.is_wider = False  # copies went to nodes that the first receivers were not told of
+        self.enqueue_s = jobs[0].rules.delay_s  # external: when one of the others queues them; -1: never
+        self.refused: dict[bytes, Refused] = {}  # by id, once it is over
+        self.sources: Sources | None = None  # of a move: the jobs whose place these take
 
 
 # At the producer's node.
@@ -61,10 +112,10 @@ def replicate(node: Node, jobs: list[Job], external: bool, timeout_ms: int) -> A
 
 
 def begin(node: Node, addition: Addition, kept: frozenset[bytes]) -> None:
-    """Send the first copies; whoever keeps one already has confirmed."""
+    """Send the first copies; `kept` are the nodes that have confirmed already."""
     size = 0
     for job in addition.jobs:
-        job.holders = Confirming(addition.delivered, set(kept), addition)
+        set_holders(node, job, Confirming(addition.delivered, set(kept), addition))
         size += len(job.body)
     addition.pause_ms = EXTRA_MS
     addition.resend_ms = RESEND_MS + size // BYTES_A_MS
@@ -74,26 +125,26 @@ def begin(node: Node, addition: Addition, kept: frozenset[bytes]) -> None:
 
 
 def originals(node: Node) -> frozenset[bytes]:
-    """Give the nodes that don't know our additions to the bus."""
+    """Return the original nodes: those that don't know our additions to the bus."""
     return frozenset(peer.id for peer in node.cluster.others if not peer.abilities & bus.CAN_MANY)
 
 
 def give_to_original(node: Node, jobs: list[Job]) -> bool:
-    """Hand jobs that may be delivered once only to an original node: it queues what it is given, and confirms nothing.
+    """Hand jobs of retry 0 to an original node, which queues them at once and confirms nothing.
 
-    A delay would be lost with it, so such jobs can't go there. False if nobody takes them.
+    Jobs with a delay can't go there: the delay would be lost. False if no node can take them.
     """
     if jobs[0].rules.delay_s or not node.cluster.ready:
         return False
     whom = frozenset(node.choose(1, frozenset()))
     for job in jobs:
         job.holders = node.held_by(whom)
-        node.outbox.give(bus.YOURJOBS, whom, message_record(node, job), copy_flags(job))
+        node.outbox.add_record(bus.YOURJOBS, whom, message_record(node, job), copy_flags(job))
     return True
 
 
 def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> bool:
-    """Send copies without waiting for anything; one node queues an external one. False if nobody can have it."""
+    """Send copies without waiting for confirmations; one node queues external ones. False if none can."""
     wanted = jobs[0].rules.replicate
     kept = frozenset() if external else node.alone.delivered
     once = external and not jobs[0].rules.retry_s
@@ -104,9 +155,11 @@ def replicate_unasked(node: Node, jobs: list[Job], external: bool) -> bool:
     holders = node.held_by(delivered)
     for job in jobs:
         job.holders = holders
-        node.outbox.give(bus.REPLJOB, delivered, message_record(node, job), bus.NOREPLY | (bus.QUEUE_IT if once else 0))
+        node.outbox.add_record(
+            bus.REPLJOB, delivered, message_record(node, job), bus.NOREPLY | (bus.QUEUE_IT if once else 0)
+        )
         if external and not once:
-            node.outbox.tell(bus.ENQUEUE, frozenset(chosen[:1]), job.id, job.rules.delay_s)
+            node.outbox.add_reference(bus.ENQUEUE, frozenset(chosen[:1]), job.id, job.rules.delay_s)
     return True
 
 
@@ -118,9 +171,9 @@ def _is_once(addition: Addition) -> bool:
 def _send(node: Node, addition: Addition, whom: frozenset[bytes], flags: int) -> None:
     for job in addition.jobs:
         if job.state == WAIT_REPL:
-            node.outbox.give(bus.REPLJOB, whom, message_record(node, job), flags | copy_flags(job))
+            node.outbox.add_record(bus.REPLJOB, whom, message_record(node, job), flags | copy_flags(job))
             if flags & bus.QUEUE_IT and whom and addition.is_handover and node.journal is not None:
-                node.journal.removed(job.id)  # it is theirs from now on: with us it must not come back
+                node.journal.removed(job.id)  # it is theirs from now on: it must not be restored here
 
 
 def _set_timer(node: Node, addition: Addition) -> None:
@@ -132,7 +185,7 @@ def _set_timer(node: Node, addition: Addition) -> None:
 
 
 def wake_addition(node: Node, addition: Addition) -> None:
-    """Do what is due for jobs that wait for copies."""
+    """The timer of an add is due: finish it, give it up, or try harder."""
     now_ms = node.now_ms
     if not addition.missing:
         _settle(node, addition)
@@ -147,9 +200,9 @@ def wake_addition(node: Node, addition: Addition) -> None:
 
 
 def _try_harder(node: Node, addition: Addition) -> None:
-    """Try one more node, and send copies again to those who have not confirmed."""
+    """Try one more node, and resend copies that may have been lost."""
     if _is_once(addition):
-        if not addition.delivered:  # nobody could be reached yet
+        if not addition.delivered:  # no node could be reached yet
             addition.delivered = frozenset(node.choose(1, originals(node)))
             for job in addition.jobs:
                 job.holders.delivered = addition.delivered
@@ -168,13 +221,13 @@ def _try_harder(node: Node, addition: Addition) -> None:
         holders.delivered = addition.delivered
         record = message_record(node, job)
         if late - holders.confirmed:
-            node.outbox.give(bus.REPLJOB, late - holders.confirmed, record)
-        if more and holders.confirmed:  # so that everybody knows of all holders
-            node.outbox.give(bus.REPLJOB, frozenset(holders.confirmed), record, bus.NOREPLY)
+            node.outbox.add_record(bus.REPLJOB, late - holders.confirmed, record)
+        if more and holders.confirmed:  # so that every holder knows all others
+            node.outbox.add_record(bus.REPLJOB, frozenset(holders.confirmed), record, bus.NOREPLY)
 
 
 def _lost(node: Node, addition: Addition) -> frozenset[bytes]:
-    """Give the nodes whose copy may have been lost on the way."""
+    """Return the nodes whose copy may have been lost."""
     if node.now_ms - addition.sent_ms >= addition.resend_ms:
         addition.sent_ms = node.now_ms
         return addition.delivered
@@ -183,8 +236,8 @@ def _lost(node: Node, addition: Addition) -> frozenset[bytes]:
     return frozenset(peer.id for peer in known if peer.linked_ms > addition.sent_ms)
 
 
-def heard_gotjob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Count confirmations."""
+def on_gotjob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """GOTJOB: another node confirms copies."""
     for job_id, _ in refs:
         job = node.jobs.get(job_id)
         if job is None or job.state != WAIT_REPL:
@@ -205,12 +258,15 @@ def heard_gotjob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
 
 
 def _settle(node: Node, addition: Addition) -> None:
-    """End the wait: the jobs begin their life."""
+    """End the wait: the jobs are queued, or left to others."""
     if addition.is_whole and addition.refused:
         give_up(node, addition, refusals.JOB_REMOVED)
         return
     node.timers.cancel(addition)
     node.handovers.pop(addition, None)
+    if addition.sources is not None:
+        for job in addition.sources.leave_lost(node):
+            _drop(node, job)
     jobs = [job for job in addition.jobs if job.state == WAIT_REPL]
     if jobs and addition.external:
         for job in jobs:
@@ -220,6 +276,8 @@ def _settle(node: Node, addition: Addition) -> None:
         for job in jobs:
             job.holders = holders
         place_new(node, jobs)
+    if addition.sources is not None:
+        addition.sources.end(node, addition.client)
     if addition.client is not None:
         node.port.added(addition)
 
@@ -227,22 +285,24 @@ def _settle(node: Node, addition: Addition) -> None:
 def _leave_to_others(node: Node, addition: Addition, job: Job) -> None:
     holders = job.holders
     assert isinstance(holders, Confirming)
-    if addition.is_wider:  # they can't ask us later
-        node.outbox.give(bus.REPLJOB, frozenset(holders.confirmed), message_record(node, job), bus.NOREPLY)
+    if addition.is_wider:  # they can't ask this node later
+        node.outbox.add_record(bus.REPLJOB, frozenset(holders.confirmed), message_record(node, job), bus.NOREPLY)
     if not _is_once(addition) and addition.enqueue_s >= 0:
         able = sorted(holders.confirmed)
         whom = frozenset((able[node.chance(len(able))],))
-        node.outbox.tell(bus.ENQUEUE, whom, job.id, addition.enqueue_s)
-        if addition.enqueue_s and len(able) > 1:  # the others leave it to that one, and don't queue it before its time
+        node.outbox.add_reference(bus.ENQUEUE, whom, job.id, addition.enqueue_s)
+        if addition.enqueue_s and len(able) > 1:  # the others leave it to that node, and don't queue it early
             wait_ms = min(addition.enqueue_s * 1000 + job.rules.retry_ms, LEASE_MS_MAX)
-            node.outbox.tell(bus.WORKING, frozenset(able) - whom, job.id, wait_ms, 0, holders.delivered)
+            node.outbox.add_reference(bus.WORKING, frozenset(able) - whom, job.id, wait_ms, 0, holders.delivered)
     if addition.is_handover and not _is_once(addition) and node.journal is not None:
         node.journal.removed(job.id)
+    if not addition.is_handover and node.events is not None:
+        node.events.added([job])
     unregister(node, job)
 
 
 def give_up(node: Node, addition: Addition, reason: tuple[str, str]) -> None:
-    """End the wait without success: whoever may have a copy is told to forget it."""
+    """End the wait without success: every node that may have a copy is told to delete it."""
     node.timers.cancel(addition)
     node.handovers.pop(addition, None)
     for job in addition.jobs:
@@ -263,48 +323,48 @@ def give_up(node: Node, addition: Addition, reason: tuple[str, str]) -> None:
 
 
 def _drop(node: Node, job: Job) -> None:
-    node.outbox.tell(bus.DELJOB, job.holders.delivered, job.id)
+    node.outbox.add_reference(bus.DELJOB, job.holders.delivered, job.id)
     node.finished.add(job.id)
     unregister(node, job)
 
 
-# At the nodes that hold copies.
+# At the nodes that receive copies.
 
 
-def heard_repljob(node: Node, peer: Peer, message: bus.Message) -> None:
-    """Take copies of jobs, or refuse them by silence."""
+def on_repljob(node: Node, peer: Peer, message: bus.BusMessage) -> None:
+    """REPLJOB: take copies of jobs. They are refused by not confirming them."""
     if node.cluster.leaving or node.memory.used_bytes > node.memory.warn_bytes or node.refuses_copies:
         return
     if not message.abilities and bus.announced(message) != 1:
-        return  # an original node sends one at a time: this is none
+        return  # original nodes send one job a message
     if message.flags & bus.QUEUE_IT and not peer.hands_over(message.sequence):
-        return  # it came twice, and may be queued once only
+        return  # a repeated message: its job may be queued only once
     fresh: list[Job] = []
     for copy in read_copies(node, message):
         job = node.jobs.get(copy.id)
         if job is not None:
-            join_holders(node, job, copy.kind.nodes)
+            join_holders(node, job, copy.shape.nodes)
             job.tries = max(job.tries, bus.tries_of(message.flags))
             if job.state == ACKED:
-                node.outbox.tell(bus.SETACK, peer.alone, job.id, len(job.holders.delivered), 0, job.holders.delivered)
+                tell_acked(node, peer, copy.id, job)
                 continue
         elif copy.id in node.finished:
-            holders = node.alone.delivered | peer.alone
-            node.outbox.tell(bus.SETACK, peer.alone, copy.id, len(holders), 0, holders)
+            tell_acked(node, peer, copy.id, None)
             continue
         else:
-            queue = node.queues.by_name.get(copy.kind.queue)
+            queue = node.queues.by_name.get(copy.shape.queue)
             if queue is not None and queue.pause & PAUSED_IN:
                 continue
-            fresh.append(register_copy(node, copy, message.flags))
+            owner = peer.id if peer.id in copy.shape.nodes else b""
+            fresh.append(register_copy(node, copy, message.flags, owner))
         if not message.flags & bus.NOREPLY:
-            node.outbox.tell(bus.GOTJOB, peer.alone, copy.id)
+            node.outbox.add_reference(bus.GOTJOB, peer.alone, copy.id)
     if fresh and node.journal is not None:
         note_copies(node, fresh)
 
 
 def note_copies(node: Node, jobs: list[Job]) -> None:
-    """Write copies down that have come."""
+    """Journal new copies."""
     assert node.journal is not None
     for group in alike(jobs):
         node.journal.added(group)
@@ -314,7 +374,7 @@ def note_copies(node: Node, jobs: list[Job]) -> None:
 
 
 def alike(jobs: list[Job]) -> list[list[Job]]:
-    """Group jobs by what the journal expects to be the same."""
+    """Group consecutive jobs by what the journal expects to be the same."""
     groups: list[list[Job]] = []
     last: Job | None = None
     for job in jobs:
@@ -333,14 +393,19 @@ def alike(jobs: list[Job]) -> list[list[Job]]:
     return groups
 
 
-def register_copy(node: Node, copy: Copy, flags: int) -> Job:
-    """Take a job in that another node has sent."""
-    kind, now_ms = copy.kind, node.now_ms
-    rules = kind.rules
-    job = Job(copy.id, kind.queue, copy.body, rules, copy.ctime, now_ms + copy.left_s * 1000, kind.holders)
-    job.nacks, job.deliveries = kind.nacks, kind.deliveries
+def register_copy(node: Node, copy: Copy, flags: int, owner: bytes = b"") -> Job:
+    """Register a job that another node has sent, and which node has it."""
+    shape, now_ms = copy.shape, node.now_ms
+    rules = shape.rules
+    job = Job(copy.id, shape.queue, copy.body, rules, copy.ctime, now_ms + copy.left_s * 1000, shape.holders)
+    if owner:
+        if shape.owned.owner != owner:
+            shape.owned = node.held_by(shape.holders.delivered, owner)
+        job.holders = shape.owned
+        note_copy(node, job)
+    job.nacks, job.deliveries = shape.nacks, shape.deliveries
     job.tries = max(0, bus.tries_of(flags))
-    job.flags = kind.flags | BCAST_QUEUED
+    job.flags = shape.flags & ~DELIVERED | BCAST_QUEUED
     if rules.retry_s:
         job.flags |= BCAST_WILLQUEUE
         job.requeue_at = node.after_retry(rules.delay_s * 1000 + rules.retry_ms)
@@ -368,34 +433,101 @@ def join_holders(node: Node, job: Job, nodes: frozenset[bytes]) -> None:
         if job.holders.addition is not None:
             job.holders.addition.delivered = job.holders.addition.delivered | more
     else:
-        job.holders = node.held_by(delivered)
+        set_holders(node, job, node.held_by(delivered, job.holders.owner, job.holders.is_given))
         if node.journal is not None:
             node.journal.held(job)
 
 
-def heard_enqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Queue jobs that the node which took them in keeps no copy of."""
+def on_enqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """ENQUEUE: queue jobs of a node that keeps no copy itself."""
     for job_id, delay_s in refs:
         job = node.jobs.get(job_id)
         if job is None or job.state != ACTIVE:
             continue
         queue = node.queues.by_name.get(job.queue)
         if queue is not None and queue.pause & PAUSED_IN and job.rules.retry_s:
-            continue  # it comes with its retry time
+            continue  # it is queued after its retry time
         job.flags &= ~BCAST_QUEUED
         if not delay_s:
             enqueue(node, job)
             continue
+        set_owner(node, job, b"")
         job.requeue_at = node.now_ms + delay_s * 1000 + 1
         schedule(node, job)
         if node.journal is not None:
             node.journal.changed(job)
 
 
-def heard_deljob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Forget jobs, whatever they are doing."""
+def on_deljob(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """DELJOB: remove jobs in any state."""
     for job_id, _ in refs:
         node.finished.add(job_id)
         job = node.jobs.get(job_id)
         if job is not None and job.state != GONE:
             remove(node, job)
+
+
+# Job records in messages.
+
+
+class Copy:
+    """A job that another node has sent."""
+
+    __slots__ = ("body", "ctime", "id", "left_s", "shape")
+
+    def __init__(self, job_id: bytes, body: bytes, ctime: int, left_s: int, shape: RecordShape) -> None:
+        self.id = job_id
+        self.body = body
+        self.ctime = ctime
+        self.left_s = left_s
+        self.shape = shape
+
+
+def message_record(node: Node, job: Job) -> bytes:
+    """Serialize a job for another node. Clocks differ, so the record has the seconds that are left to live."""
+    left_s = max((job.expires_at - node.now_ms) // 1000, 0) + 1
+    flags = job.flags & STORED_FLAGS & ~DELIVERED
+    delivered = job.holders.delivered
+    key = (job.queue, job.rules, flags, job.nacks, job.deliveries, left_s, delivered, len(job.body))
+    templates = node.record_cache.templates
+    template = templates.get(key)
+    if template is None:
+        if len(templates) >= CACHE_MAX:
+            templates.clear()
+        rules, nodes = job.rules, tuple(sorted(delivered))
+        template, _ = record_template(
+            JobRecord(
+                job.id, ACTIVE, 0, flags, rules.replicate, left_s, job.ctime, rules.delay_s, rules.retry_s,
+                job.nacks, job.deliveries, job.queue, job.body, nodes,
+            )
+        )  # fmt: skip
+        templates[key] = template
+    return template % (job.id, job.ctime.to_bytes(8, "little"), job.body)
+
+
+def copy_flags(job: Job) -> int:
+    """Return the flags of a message with a copy of a job: its tries, where there are any."""
+    return bus.tries_flags(job.tries) if job.tries else 0
+
+
+def read_copies(node: Node, message: bus.BusMessage) -> list[Copy]:
+    """Read the jobs of REPLJOB and YOURJOBS, up to the first that can't be read."""
+    cache = node.record_cache
+    if cache.epoch != node.cluster.epoch:
+        cache.epoch = node.cluster.epoch
+        cache.shapes.clear()
+    copies: list[Copy] = []
+    for data in bus.cut_records(message):
+        body, ctime, left_s, key = split_record(data)
+        shape = cache.shapes.get(key) if key else None
+        if shape is None:
+            try:
+                record, _ = decode_record(data)
+            except RecordError:
+                break
+            body, ctime, left_s = record.body, record.ctime, record.expires
+            holders = node.held_by(frozenset(record.nodes) & node.cluster.ids | node.alone.delivered)
+            shape = RecordShape(record, record.queue, cache.rules_of(record), holders)
+            cache.keep(key, shape)
+        copies.append(Copy(data[4:44], body, ctime, left_s, shape))
+    return copies

@@ -1,22 +1,26 @@
-"""How the holders of a job agree who queues it again.
+"""How the holders of a job agree on the one that queues it again.
 
-WILLQUEUE   half a second before: whoever has it queued says so, whoever has it out with a worker says for how long, and
-            whoever knows that it is done says that; of two who warn each other, one gives way
-QUEUED      it is queued with the sender: others put off theirs; if two have it queued, one of them gives way
-WORKING     somebody works on it: nobody queues it for its retry time, or for as long as the sender says
+WILLQUEUE   sent half a second before the requeue. A holder that has the job queued answers QUEUED, one whose client
+            works on it answers WORKING with the time left, one that knows its end answers SETACK. Of two holders that
+            warn each other, one gives way
+QUEUED      the sender has queued the job: others postpone their own requeue; if two have it queued, one gives way. If
+            the sender has given the job away since, the job may arrive before this message; its counters show that
+WORKING     a client works on the job: no holder queues it for its retry time, or for the time that the sender says
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.broker.core.delivery import WARN_MS, schedule
+from penstock.broker.core.acks import tell_acked
+from penstock.broker.core.delivery import WARN_MS, schedule, tell_queued
 from penstock.broker.core.jobs import (
     ACKED,
     ACTIVE,
     BCAST_WILLQUEUE,
     COUNTER_MASK,
     GIVEN,
+    MOVED,
     OUT,
     QUEUED,
     WAIT_REPL,
@@ -24,18 +28,18 @@ from penstock.broker.core.jobs import (
 )
 from penstock.broker.core.membership import Peer
 from penstock.broker.core.node import Node
-from penstock.broker.core.outbox import tell_holders
+from penstock.broker.core.owners import set_owner
 from penstock.broker.core.replication import join_holders
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
 RANDOM_AT: Final = 11  # where an id's random part begins
 RANDOM_BYTES: Final = 24
-GRACE_MS: Final = 1000  # added to a lease that others tell of: they queue the job themselves when it ends
+GRACE_MS: Final = 1000  # added to a lease of another node, which queues the job itself when the lease ends
 
 
 def gives_way(job_id: bytes, mine: bytes, theirs: bytes) -> bool:
-    """Tell whether this node is the one to give a job up that another has queued, too. Differs from job to job."""
+    """Whether this node gives way to another one for this job. The answer varies from job to job."""
     for at in range(len(mine)):
         key = job_id[RANDOM_AT + at % RANDOM_BYTES]
         if mine[at] != theirs[at]:
@@ -44,22 +48,18 @@ def gives_way(job_id: bytes, mine: bytes, theirs: bytes) -> bool:
 
 
 def _find(node: Node, peer: Peer, job_id: bytes) -> Job | None:
-    """Find a job that is alive here; who asks about one that is done is told so."""
+    """Find a job; the peer is told with SETACK if it is acked or finished here."""
     job = node.jobs.get(job_id)
     if job is not None and job.state == ACKED:
-        holders = job.holders.delivered
-        node.outbox.tell(bus.SETACK, peer.alone, job_id, len(holders), 0, holders)
+        tell_acked(node, peer, job_id, job)
         return None
     if job is None and job_id in node.finished:
-        holders = node.alone.delivered | peer.alone
-        node.outbox.tell(bus.SETACK, peer.alone, job_id, len(holders), 0, holders)
+        tell_acked(node, peer, job_id, None)
     return job
 
 
-def heard_willqueue(
-    node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]
-) -> None:
-    """Object, if there is a reason."""
+def on_willqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """WILLQUEUE: object if there is a reason."""
     for job_id, _ in refs:
         job = _find(node, peer, job_id)
         if job is None or job.state == WAIT_REPL:
@@ -67,53 +67,67 @@ def heard_willqueue(
         join_holders(node, job, peer.alone.union(nodes or ()))
         left_ms = job.requeue_at - node.now_ms
         if job.state == QUEUED:
-            tell_holders(node, bus.QUEUED, job_id, job.holders.delivered)
+            tell_queued(node, job)
         elif job.flags & (OUT | GIVEN) and left_ms > 0 and peer.abilities & bus.CAN_MANY:
-            node.outbox.tell(bus.WORKING, peer.alone, job_id, left_ms, bus.tries_flags(job.tries))
+            node.outbox.add_reference(bus.WORKING, peer.alone, job_id, left_ms, bus.tries_flags(job.tries))
         elif left_ms <= 2 * WARN_MS and gives_way(job_id, node.cluster.my_id, peer.id):
-            _put_off(node, job, job.rules.retry_ms, True)  # we are about to do the same
+            _put_off(node, job, job.rules.retry_ms, True)  # this node was about to queue it too
 
 
-def heard_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Put off our own requeue, or give way."""
-    for job_id, _ in refs:
+def on_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """QUEUED: postpone the requeue here, or give way."""
+    for job_id, counters in refs:
         job = _find(node, peer, job_id)
         if job is None:
             continue
         join_holders(node, job, peer.alone.union(nodes or ()))
+        if flags & bus.INCR_NACKS and _is_past(job, counters):
+            continue
         if flags & bus.INCR_NACKS:
             job.nacks = (job.nacks + 1) & COUNTER_MASK
-            job.flags &= ~(OUT | GIVEN)  # whoever had it gave it back there: no reason to refuse it, nor a lease
+            job.flags &= ~(OUT | GIVEN)  # its client has nacked it there: no reason to refuse it, and no lease here
         elif flags & bus.INCR_DELIVERIES:
             job.deliveries = (job.deliveries + 1) & COUNTER_MASK
         tries = bus.tries_of(flags)
         if tries >= 0 and not job.token:
-            job.tries = tries  # a fetch that was undone there
+            job.tries = tries  # a fetch was undone there
         if job.token and job.state == ACTIVE and not job.flags & OUT:
             _lose_lease(node, job)
         give_way = job.state != QUEUED or gives_way(job_id, node.cluster.my_id, peer.id)
         _put_off(node, job, job.rules.retry_ms, give_way)
+        if job.state == ACTIVE:
+            set_owner(node, job, peer.id)
+
+
+def _is_past(job: Job, counters: int) -> bool:
+    """Whether a job was sent to this node after the nack that a QUEUED reports, and is queued or out here since.
+
+    For nacks only: two nodes may queue a job after its retry time at once, and count the same delivery.
+    """
+    is_here = job.state == QUEUED or (job.state == ACTIVE and bool(job.flags & OUT))
+    return is_here and bool(job.flags & MOVED) and bus.includes(job.nacks, job.deliveries, counters)
 
 
 def _lose_lease(node: Node, job: Job) -> None:
-    """Make a token stale whose time was over (the mark `OUT` goes before that): another node has queued the job."""
+    """Make the token of an expired lease stale: another node has queued the job. (`OUT` is cleared before that.)"""
     end_lease(node, job)
     if node.journal is not None:
         node.journal.changed(job)
 
 
-def heard_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
-    """Leave a job to the one who works on it."""
+def on_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
+    """WORKING: leave a job to the client that works on it."""
     for job_id, left_ms in refs:
         job = _find(node, peer, job_id)
         if job is not None:
-            join_holders(node, job, frozenset(nodes or peer.alone))  # one that hands it over may hold it no more
+            join_holders(node, job, frozenset(nodes or peer.alone))  # a node that drains may not hold it any more
             tries = bus.tries_of(flags)
             is_again = tries > max(job.tries, 1)
             job.tries = max(job.tries, tries)
             _put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)
-            # A first delivery isn't written down here: most end well, and a write for each would cost as much as the
-            # job.
+            if job.state == ACTIVE:
+                set_owner(node, job, peer.id)
+            # A first delivery isn't journaled: most succeed, and a record for each would cost as much as the job.
             if is_again and node.journal is not None:
                 node.journal.changed(job)
 
@@ -122,7 +136,7 @@ def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
     if not job.rules.retry_s or job.state == ACKED:
         return
     if job.state == WAIT_REPL:
-        # Somebody else was faster: it begins with that (place_new). What several say of it may come in any order.
+        # Another holder was faster (see place_new). The messages of several nodes may come in any order.
         job.requeue_at = max(node.after_retry(wait_ms), job.requeue_at)
         return
     if job.state == QUEUED and give_way:

@@ -1,23 +1,26 @@
-"""Bringing jobs back from a journal, each to where it was.
+"""Restoring jobs from a journal, each to the state it was in.
 
 waiting in its queue, held here alone   queued at once, in its order
-waiting, held by others too             active; its requeue is announced once others can be asked (core.announcing)
+waiting, held by others too             active; its requeue is announced once others can be asked (below)
 acked, others may not know yet          acked, and they are told
 out with a worker                       active until its requeue time or lease ends, as it was
 delayed                                 keeps its time
-retry 0, not delivered for sure         queued
-retry 0, perhaps delivered              never queued again: shown, not delivered
+retry 0, certainly not delivered        queued
+retry 0, perhaps delivered              never queued again: JSCAN shows it, no client gets it
 
-A journal that says nothing of deliveries (an original one) leaves open whether a job was out with a worker. Such a job
-comes back after its retry time, or at once after a controlled restart (`aof-enqueue-jobs-once`).
+The journal of an original node has no record of deliveries, so a job may have been out with a worker. Such a job is
+queued after its retry time, or at once after a controlled restart (`aof-enqueue-jobs-once`).
+
+Another holder may have queued a job while this node was down, or given it to a worker. So jobs that others hold too
+wait until this node has a link to every node that isn't failing, or until the node timeout has passed (that is their
+requeue time). Then WILLQUEUE is sent for each, and it is queued half a second later if no holder objects.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.broker.core.acks import restore_ack
-from penstock.broker.core.announcing import announce_if_linked
 from penstock.broker.core.delivery import WARN_MS, enqueue, schedule
 from penstock.broker.core.jobs import (
     ACKED,
@@ -30,17 +33,17 @@ from penstock.broker.core.jobs import (
     LISTED,
     QUEUED,
     STORED_FLAGS,
-    Holders,
     Job,
-    Rules,
+    RecordCache,
+    RecordShape,
 )
+from penstock.broker.core.membership import FAIL, NOADDR, PFAIL
 from penstock.broker.core.node import NS_PER_MS, Node
+from penstock.broker.core.owners import creator_among, set_owner
 from penstock.broker.core.queues import Queue
 from penstock.broker.core.registry import PAGE_MASK
 from penstock.broker.core.tokens import join_claim
 from penstock.wire.record import NODE_ID_BYTES, JobRecord, decode_record, split_record
-
-KINDS_MAX: Final = 4096  # kinds of records remembered; beyond that the collection starts anew
 
 
 class Change:
@@ -71,21 +74,6 @@ class Change:
         self.claim_key = claim_key
 
 
-class Kind:
-    """What follows from all of a record but its id, times and body. A journal holds few kinds, so each is kept."""
-
-    __slots__ = ("deliveries", "flags", "holders", "nacks", "queue", "rules", "state")
-
-    def __init__(self, record: JobRecord, queue: bytes, rules: Rules, holders: Holders) -> None:
-        self.queue = queue
-        self.rules = rules
-        self.holders = holders
-        self.state = record.state
-        self.flags = record.flags & STORED_FLAGS
-        self.nacks = record.nacks
-        self.deliveries = record.deliveries
-
-
 class Trust(NamedTuple):
     """What the journal is good for."""
 
@@ -97,7 +85,7 @@ class Trust(NamedTuple):
 
 
 class Restorer:
-    """Restores jobs one by one, and counts what it did. Call `flush` before anybody else sees the node."""
+    """Restores jobs one by one, and counts them. Call `flush` before the node is used."""
 
     def __init__(self, node: Node, trust: Trust, node_timeout_ms: int) -> None:
         self.node = node
@@ -106,30 +94,29 @@ class Restorer:
         self.restored = 0
         self.expired = 0
         self.withheld = 0  # at-most-once jobs that may have been delivered
-        self.unsaved: list[Job] = []  # placed by what is believed now; a later load would believe something else
+        self.unsaved: list[Job] = []  # their place follows from this start; a later one would place them differently
         self._unannounced: list[Job] = []
-        self._kinds: dict[bytes, Kind] = {}
-        self._rules: dict[tuple[int, int, int], Rules] = {}
+        self._cache = RecordCache()
         self._known_ids = node.cluster.ids
         self._my_prefix = node.cluster.my_id[:8]
-        self._run: list[Job] = []  # follow each other in one queue, and are put there together
+        self._run: list[Job] = []  # consecutive jobs of one queue, which are put there together
         self._run_queue: Queue | None = None
         self._run_newest = 0
 
     def restore(self, job_id: bytes, data: bytes, change: Change | None, held: bytes | None) -> None:
-        """Bring one job back from its record, unless it is here. `held` has its nodes, if the record no longer does.
+        """Restore one job from its record, unless it exists. `held` has its holders, if they changed since the record.
 
-        Raises RecordError if the record is damaged; then nothing happened.
+        Raises RecordError if the record is damaged; then nothing is changed.
         """
         node = self.node
         body, ctime, expires, key = split_record(data)
         if held is not None and key:
-            key += b"\0" + held  # a key tells its own length, so this is none of another job
-        kind = self._kinds.get(key)
-        if kind is None:
+            key += b"\0" + held  # a key contains its own length, so this can't be the key of another job
+        shape = self._cache.shapes.get(key)
+        if shape is None:
             record, _ = decode_record(data)
             body, ctime, expires = record.body, record.ctime, record.expires
-            kind = self._kind(record, key, held)
+            shape = self._shape(record, key, held)
         page = node.jobs.pages[job_id[11]][job_id[12] & PAGE_MASK]
         if job_id in page:
             return
@@ -137,11 +124,11 @@ class Restorer:
         if expires_at <= node.now_ms:
             self.expired += 1
             return
-        job = Job(job_id, kind.queue, body, kind.rules, ctime, expires_at, kind.holders, ACTIVE, kind.flags)
-        state = kind.state
+        job = Job(job_id, shape.queue, body, shape.rules, ctime, expires_at, shape.holders, ACTIVE, shape.flags)
+        state = shape.state
         if change is None:
-            job.nacks = kind.nacks
-            job.deliveries = kind.deliveries
+            job.nacks = shape.nacks
+            job.deliveries = shape.deliveries
         else:
             state = change.state
             job.flags = change.flags & STORED_FLAGS
@@ -154,9 +141,12 @@ class Restorer:
         node.jobs.count += 1
         node.memory.used_bytes += JOB_BYTES + len(body)
         self.restored += 1
+        if change is None and state == ACTIVE and len(shape.holders.delivered) > 1:
+            creator = creator_among(job_id, shape.holders.delivered)  # what came after isn't in the journal
+            set_owner(node, job, creator if creator != node.cluster.my_id else b"")
         if state == ACKED:
             restore_ack(node, job)
-        elif kind.rules.retry_s:
+        elif shape.rules.retry_s:
             self._place(job, state, change)
         else:
             self._place_at_most_once(job, state)
@@ -169,9 +159,9 @@ class Restorer:
             self._run = []
 
     def finish(self) -> None:
-        """Bring the jobs of each claim into the order in which they were given out, and ask others about the rest.
+        """Sort the jobs of each claim by delivery, and ask other nodes about the jobs that they hold too.
 
-        Not before: while a journal loads nothing is asked, and the time for an answer would be over when it is.
+        Not before: nothing is sent while a journal is loaded, so the time for an answer would be over too early.
         """
         self.flush()
         for claim in self.node.claims.values():
@@ -182,22 +172,15 @@ class Restorer:
         self.node.unannounced += self._unannounced
         announce_if_linked(self.node)
 
-    def _kind(self, record: JobRecord, key: bytes, held: bytes | None) -> Kind:
-        """Work out the kind of a record, and keep it if it has a key."""
-        terms = (record.replicate, record.delay, record.retry)
-        rules = self._rules.get(terms)
-        if rules is None:
-            rules = self._rules[terms] = Rules.of(*terms)
+    def _shape(self, record: JobRecord, key: bytes, held: bytes | None) -> RecordShape:
+        """Work out the shape of a record, and keep it if it has a key."""
         queue = self.node.queues.by_name.get(record.queue)
         name = queue.name if queue is not None else record.queue
         nodes = frozenset(record.nodes if held is None else _node_ids(held))
         holders = self.node.held_by((self._known_ids & nodes) | {self.node.cluster.my_id})
-        kind = Kind(record, name, rules, holders)
-        if key:
-            if len(self._kinds) >= KINDS_MAX:
-                self._kinds.clear()
-            self._kinds[key] = kind
-        return kind
+        shape = RecordShape(record, name, self._cache.rules_of(record), holders)
+        self._cache.keep(key, shape)
+        return shape
 
     def _place(self, job: Job, state: int, change: Change | None) -> None:
         node = self.node
@@ -216,10 +199,10 @@ class Restorer:
                 job.requeue_at = node.after_retry(job.rules.retry_ms)
                 self.unsaved.append(job)
         elif change is not None:
-            # A clock that was set back makes no time longer than it was.
+            # If the clock was set back, times don't become longer than they were.
             job.requeue_at = max(min(change.requeue_wall_ms - node.wall_offset_ms, node.now_ms + change.left_ms), 1)
             if len(job.holders.delivered) > 1 and job.requeue_at <= node.now_ms + WARN_MS:
-                job.flags |= BCAST_WILLQUEUE  # too late to warn the others by its own time
+                job.flags |= BCAST_WILLQUEUE  # too late for the warning before its own requeue time
                 self._unannounced.append(job)
                 return
             if change.token and job.requeue_at > node.now_ms:
@@ -233,7 +216,7 @@ class Restorer:
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             if job.rules.delay_s:  # a copy of one whose delay may not be over
                 job.requeue_at = max(job.requeue_at, self._release_at(job))
-            self.unsaved.append(job)  # or its time would begin anew with every start
+            self.unsaved.append(job)  # else its time would start again with every restart
         schedule(node, job)
 
     def _place_at_most_once(self, job: Job, state: int) -> None:
@@ -255,15 +238,15 @@ class Restorer:
         schedule(node, job)
 
     def _release_at(self, job: Job) -> int:
-        """Tell when a delay ends, at least 1 (0 means never). Clocks are cut to milliseconds: late, never early.
+        """Return when a delay ends, at least 1 (0: never). Clocks are truncated to milliseconds: late, not early.
 
-        A clock that was set back doesn't make it longer than it was.
+        If the clock was set back, the delay doesn't become longer than it was.
         """
         delay_ms = job.rules.delay_s * 1000 + 1
         return max(min(job.ctime // NS_PER_MS - self.node.wall_offset_ms, self.node.now_ms) + delay_ms, 1)
 
     def _queue(self, job: Job) -> None:
-        """Put a job back where it waited; nothing is counted, since nothing happened to it."""
+        """Put a job back into its queue; nothing is counted."""
         node = self.node
         job.state = QUEUED
         job.flags |= BCAST_QUEUED | LISTED
@@ -281,3 +264,17 @@ class Restorer:
 
 def _node_ids(data: bytes) -> list[bytes]:
     return [data[at : at + NODE_ID_BYTES] for at in range(0, len(data), NODE_ID_BYTES)]
+
+
+def announce_if_linked(node: Node) -> None:
+    """Ask about restored jobs now, if there are links to all nodes that can answer."""
+    if not node.unannounced:
+        return
+    if any(not peer.linked and not peer.flags & (FAIL | PFAIL | NOADDR) for peer in node.cluster.others):
+        return
+    jobs, node.unannounced = node.unannounced, []
+    due = node.now_ms + WARN_MS + 1
+    for job in jobs:
+        if job.state == ACTIVE and job.requeue_at > due and job.flags & BCAST_WILLQUEUE:
+            job.requeue_at = due
+            schedule(node, job)

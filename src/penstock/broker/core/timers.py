@@ -68,7 +68,7 @@ class Timers:
             heappush(self._due, (at_ms, self._sequence, item))
 
     def slot(self, at_ms: int) -> Slot:
-        """Give the slot of a time that is some way ahead; append items whose `wake_at` is that time."""
+        """Return the slot of a future time; the caller appends items whose `wake_at` is that time."""
         key = at_ms >> SLOT_BITS
         assert key > self._now_key
         slot = self._slots.get(key)
@@ -94,7 +94,7 @@ class Timers:
         slot.dead = 0
 
     def pop_due(self, now_ms: int, most: int) -> Iterator[Timed]:
-        """Give items whose time has come, earliest first, at most so many; each is unscheduled as it is given."""
+        """Yield at most `most` items that are due, earliest first; each is unscheduled as it is yielded."""
         self._turn(now_ms)
         due = self._due
         while due and due[0][0] <= now_ms and most > 0:
@@ -105,7 +105,7 @@ class Timers:
                 yield item
 
     def next_ms(self) -> int | None:
-        """Tell when to call `pop_due` next, or None while nothing is scheduled."""
+        """Return when to call `pop_due` next, or None while nothing is scheduled."""
         due, keys = self._due, self._keys
         while due and due[0][2].wake_at != due[0][0]:
             heappop(due)

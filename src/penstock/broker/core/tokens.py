@@ -1,15 +1,14 @@
-"""Who a job is out with: the tokens of leases, and the claims that hold many of them.
+"""The tokens of leases, and claims: many leased jobs under one key.
 
-A plain fetch leaves the requeue clock running from the queueing, and its ack is by id alone. A lease restarts that
-clock at the delivery, for as long as the client asked, and comes with a token. The token is good until the job is
-queued again for any reason; after that it is stale, and whoever shows it is told so and changes nothing.
+After a plain fetch the retry time still counts from the queueing, and the ack is by id alone. A lease starts the retry
+time at the delivery, with the length that the client asked for, and comes with a token. The token is valid until the
+job is queued again for any reason; after that it is stale, and a command that shows it changes nothing and is told so.
 
-A lease counts as a try (`Job.tries`) from when work on the job begins: at the delivery, or, for a client that takes
-jobs ahead, when that says so. The other holders hear the number with WORKING. A job that nobody worked on has no tries,
-whatever nodes have queued it.
+A lease counts as a try (`Job.tries`) when work on the job begins: at the delivery, or, for a client that takes jobs
+ahead, when that client says so. The other holders get the number with WORKING. Queueing alone is not a try.
 
-A claim is a lease on many jobs under one key, chosen by the client. The same key gives the same jobs again, with a
-fresh lease, also after the client died or the node restarted, until they are acked or their lease ends.
+A claim is a lease on many jobs under one key, chosen by the client. The same key returns the same jobs again, with a
+renewed lease, also after a crash of the client or a restart of the node, until they are acked or their lease ends.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from penstock.broker.core.jobs import ACTIVE, AHEAD, Job
 if TYPE_CHECKING:
     from penstock.broker.core.node import Node
 
-LEASE_MS_DEFAULT: Final = 120_000  # of a claim that names none
-LEASE_MS_MAX: Final = 7 * 86_400_000  # a lease is there to end: a week is far beyond any job
+LEASE_MS_DEFAULT: Final = 120_000  # of a claim without LEASE
+LEASE_MS_MAX: Final = 7 * 86_400_000  # a lease must end if its client is gone: a week is far beyond any job
 CLAIM_JOBS_MAX: Final = 100_000  # one reply must stay in the tens of megabytes
 CLAIM_KEY_BYTES_MAX: Final = 512
 # The record with its places in two tables, and each job in it; tests/system/test_memory.py measures them.
@@ -71,5 +70,5 @@ def claims_bytes(node: Node) -> int:
 
 
 def holds(job: Job | None, token: int) -> bool:
-    """Tell whether a token is the one of this job's present lease."""
+    """Whether a token is that of the job's present lease."""
     return job is not None and job.token == token != 0 and job.state == ACTIVE

@@ -87,7 +87,7 @@ def not_a_node(link: Connection, reply: object) -> PeerError:
     text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
     return PeerError(
         f"{link.address} is not a Penstock or Disque node: it answered {text[:100]}\n"
-        "Give the port that clients of the node use."
+        "Use the port that clients of the node use."
     )
 
 

@@ -372,7 +372,7 @@ def forget(access: Access, name: str, at: Address, force: bool, printer: EventPr
 
 
 def find(view: View, name: str) -> Member:
-    """Return the node with an address or the beginning of an id. Raises CallerError if there is none, or several."""
+    """Return the node with an address or the beginning of an id. Raises CallerError if none matches, or several."""
     prefix = name.lower() if len(name) >= SHORT_ID_MIN else "-"  # no id begins with it
     found = [one for one in view.members if one.id.startswith(prefix) or one.address == parse_address(name)]
     if len(found) == 1:

@@ -83,12 +83,16 @@ def create(
     replace: Annotated[
         bool, typer.Option("--replace", help="Stop and delete the cluster that is in DIR, with all its jobs.")
     ] = False,
+    events: Annotated[
+        Path | None,
+        typer.Option("--events", metavar="DIR", help="The directory that they write events into.", show_default=False),
+    ] = None,
     is_json: Json = False,
 ) -> None:
     """Start nodes on this machine that form a cluster."""
     from penstock.cli.cluster import create as local_cluster
 
-    raise typer.Exit(local_cluster.create(directory, count, base_port, replace, EventPrinter(is_json)))
+    raise typer.Exit(local_cluster.create(directory, count, base_port, replace, EventPrinter(is_json), events))
 
 
 @app.command(help=usage.START)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from penstock.cli.cluster import local, table
 from penstock.cli.cluster.access import Access, at_each, execute
 from penstock.cli.cluster.local import LocalNode
-from penstock.cli.cluster.table import Column
+from penstock.cli.cluster.table import TableColumn
 from penstock.cli.cluster.view import FINE, SHORT_ID, Report, ask, parse_info
 from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address
@@ -39,16 +39,18 @@ class Running(NamedTuple):
     id: str
 
 
-COLUMNS: tuple[Column[Running], ...] = (
-    Column("NAME", False, lambda one: one.node.name),
-    Column("ADDRESS", False, lambda one: str(one.node.address)),
-    Column("NODE", False, lambda one: one.id[:SHORT_ID]),
-    Column("PROCESS", True, lambda one: str(one.pid)),
-    Column("DIRECTORY", False, lambda one: str(one.node.directory)),
+COLUMNS: tuple[TableColumn[Running], ...] = (
+    TableColumn("NAME", False, lambda one: one.node.name),
+    TableColumn("ADDRESS", False, lambda one: str(one.node.address)),
+    TableColumn("NODE", False, lambda one: one.id[:SHORT_ID]),
+    TableColumn("PROCESS", True, lambda one: str(one.pid)),
+    TableColumn("DIRECTORY", False, lambda one: str(one.node.directory)),
 )
 
 
-def create(directory: Path, count: int, base_port: int, replace: bool, printer: EventPrinter) -> int:
+def create(
+    directory: Path, count: int, base_port: int, replace: bool, printer: EventPrinter, events: Path | None = None
+) -> int:
     """Create nodes, start them, and make them meet."""
     if not 1 <= count <= local.NODES_MAX:
         raise CallerError(f"The number of nodes must be 1 to {local.NODES_MAX}, got {count}.")
@@ -57,7 +59,7 @@ def create(directory: Path, count: int, base_port: int, replace: bool, printer: 
         raise CallerError(f"--base-port must be 1 to {most}, got {base_port}.")
     if replace:
         _replace(directory, printer)
-    nodes = local.prepare(directory, count, base_port)
+    nodes = local.prepare(directory, count, base_port, events)
     running = _start(nodes)
     try:
         _introduce(nodes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.cluster import table
 from penstock.cli.cluster.access import Access, fetch, typed_command
-from penstock.cli.cluster.view import SHORT_ID, Line, Report, report_of, scan
+from penstock.cli.cluster.view import SHORT_ID, NodeLine, Report, report_of, scan
 from penstock.cli.output import EventPrinter
 from penstock.client.addresses import Address
 from penstock.client.connection import Connection
@@ -210,7 +210,7 @@ def _name(report: Report, node_id: str) -> str:
     return f"{_place(line)} ({ills})" if ills else _place(line)
 
 
-def _place(line: Line) -> str:
+def _place(line: NodeLine) -> str:
     return str(Address(line.host, line.port)) if line.host else line.id[:SHORT_ID]
 
 

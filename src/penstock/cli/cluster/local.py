@@ -97,12 +97,15 @@ class LocalNode:
         """Return the file that it locks."""
         return self.directory / "nodes.conf.lock"
 
-    def write(self) -> None:
-        """Create its directory and configuration."""
+    def write(self, events: Path | None = None) -> None:
+        """Create its directory and configuration; `events` is the directory that it writes events into."""
         self.directory.mkdir()
         where = {"directory": self.directory, "pid_file": self.pid_file, "log": self.log}
         quoted = {name: quote_word(os.fsencode(path.absolute())).decode() for name, path in where.items()}
-        self.config.write_text(CONFIG.format(port=self.port, **quoted), "utf-8")
+        text = CONFIG.format(port=self.port, **quoted)
+        if events is not None:
+            text += f"events-dir {quote_word(os.fsencode(events.absolute())).decode()}\n"
+        self.config.write_text(text, "utf-8")
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start it; the returned process ends as soon as the node is ready and in the background."""
@@ -249,13 +252,13 @@ def _list_file(directory: Path) -> Path:
     return directory / "cluster.json"
 
 
-def prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
+def prepare(directory: Path, count: int, base: int, events: Path | None = None) -> list[LocalNode]:
     """Create the directories of new nodes. Raises CallerError if one exists already."""
     with explained(directory):
-        return _prepare(directory, count, base)
+        return _prepare(directory, count, base, events)
 
 
-def _prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
+def _prepare(directory: Path, count: int, base: int, events: Path | None) -> list[LocalNode]:
     if _list_file(directory).exists():
         raise CallerError(
             f"There is a cluster in {directory} already. Start it with `penstock cluster start{option(directory)}`, "
@@ -272,7 +275,7 @@ def _prepare(directory: Path, count: int, base: int) -> list[LocalNode]:
     rows = [{"name": node.name, "port": node.port} for node in nodes]
     _list_file(directory).write_text(json.dumps({"nodes": rows}) + "\n", "utf-8")
     for node in nodes:
-        node.write()
+        node.write(events)
     return nodes
 
 

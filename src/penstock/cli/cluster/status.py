@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.cluster import table
 from penstock.cli.cluster.access import Access
-from penstock.cli.cluster.table import NOTHING, Column
+from penstock.cli.cluster.table import NOTHING, TableColumn
 from penstock.cli.cluster.view import SHORT_ID, Member, Report, View, disagreements, problems, view_cluster
 from penstock.client.addresses import Address
 from penstock.errors import PeerError
@@ -124,20 +124,20 @@ def _messages(member: Member) -> str:
     return f"{cluster.get('stats_messages_sent')}/{cluster.get('stats_messages_received')}" if cluster else NOTHING
 
 
-COLUMNS: tuple[Column[Member], ...] = (
-    Column("NODE", False, lambda member: member.id[:SHORT_ID]),
-    Column("ADDRESS", False, lambda member: str(member.address or NOTHING)),
-    Column("STATE", False, _flags),
-    Column("LINK", False, lambda member: member.link),
-    Column("SEES", True, _sees),
-    Column("JOBS", True, _jobs),
-    Column("ACKED", True, _acked),
-    Column("QUEUES", True, _queues),
-    Column("MEMORY", True, _memory),
-    Column("CLIENTS", True, _clients),
-    Column("VERSION", False, lambda member: version(member.report) if member.report else NOTHING),
-    Column("UP", True, _uptime),
-    Column("SENT/RECEIVED", True, _messages),
+COLUMNS: tuple[TableColumn[Member], ...] = (
+    TableColumn("NODE", False, lambda member: member.id[:SHORT_ID]),
+    TableColumn("ADDRESS", False, lambda member: str(member.address or NOTHING)),
+    TableColumn("STATE", False, _flags),
+    TableColumn("LINK", False, lambda member: member.link),
+    TableColumn("SEES", True, _sees),
+    TableColumn("JOBS", True, _jobs),
+    TableColumn("ACKED", True, _acked),
+    TableColumn("QUEUES", True, _queues),
+    TableColumn("MEMORY", True, _memory),
+    TableColumn("CLIENTS", True, _clients),
+    TableColumn("VERSION", False, lambda member: version(member.report) if member.report else NOTHING),
+    TableColumn("UP", True, _uptime),
+    TableColumn("SENT/RECEIVED", True, _messages),
 )
 
 
@@ -188,7 +188,7 @@ def painted(view: View) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    tables = table.drawn(COLUMNS, view.members, _style, table.room())
+    tables = table.drawn(COLUMNS, view.members, _style, table.terminal_width())
     parts: list[Any] = [part for one in tables for part in (one, Text())]
     parts += [Text(line) for line in summary(view)]
     parts += [Text(f"Warning: {text}", style="red") for text in problems(view)]

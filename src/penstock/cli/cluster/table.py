@@ -21,7 +21,7 @@ SIZE_UNITS = "BKMGT"
 AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
-class Column(NamedTuple, Generic[T]):
+class TableColumn(NamedTuple, Generic[T]):
     """A heading, its alignment, and how to make a cell."""
 
     heading: str
@@ -29,7 +29,7 @@ class Column(NamedTuple, Generic[T]):
     cell: Callable[[T], str]
 
 
-def cells(columns: Sequence[Column[T]], items: Sequence[T]) -> list[list[str]]:
+def cells(columns: Sequence[TableColumn[T]], items: Sequence[T]) -> list[list[str]]:
     """Return the headings, and a row for each item."""
     return [[column.heading for column in columns], *([column.cell(item) for column in columns] for item in items)]
 
@@ -39,7 +39,7 @@ def widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
-def plain(columns: Sequence[Column[T]], items: Sequence[T]) -> str:
+def plain(columns: Sequence[TableColumn[T]], items: Sequence[T]) -> str:
     """Return a table as lines of text."""
     rows = cells(columns, items)
     sizes = widths(rows)
@@ -66,7 +66,7 @@ def cut(sizes: Sequence[int], room: int) -> list[list[int]]:
     return tables or [[0]]
 
 
-def drawn(columns: Sequence[Column[T]], items: Sequence[T], style: Callable[[T], str], room: int) -> list[Table]:
+def drawn(columns: Sequence[TableColumn[T]], items: Sequence[T], style: Callable[[T], str], room: int) -> list[Table]:
     """Return a table for a terminal, in as many tables as its width requires."""
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +90,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def room() -> int:
+def terminal_width() -> int:
     """Return the width of the terminal."""
     return shutil.get_terminal_size().columns
 

@@ -42,6 +42,7 @@ Examples:
   penstock cluster create 3
   penstock cluster create 7 --dir /tmp/seven --base-port 8000
   penstock cluster create 3 --replace
+  penstock cluster create 3 --events events
 
 Exit codes: 0 all nodes see each other, 1 they don't, and were stopped again, 2 a wrong option, or DIR is taken.
 """

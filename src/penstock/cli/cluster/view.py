@@ -28,7 +28,7 @@ ILLS = ("noaddr", "fail", "fail?")
 NO_LINK = "no link"
 
 
-class Line(NamedTuple):
+class NodeLine(NamedTuple):
     """One line of CLUSTER NODES: what a node knows about another, or about itself."""
 
     id: str
@@ -49,19 +49,19 @@ class Report:
     """The answers of one node."""
 
     id: str
-    lines: dict[str, Line]  # by id, itself among them
+    lines: dict[str, NodeLine]  # by id, itself among them
     info: dict[str, str]  # of INFO
     cluster: dict[str, str]  # of CLUSTER INFO, without the prefix
     memory_limit: int | None = None
     acked: int | None = None  # None: not counted
 
     @property
-    def others(self) -> list[Line]:
+    def others(self) -> list[NodeLine]:
         """Return the nodes that it lists as members, without itself."""
         return [line for line in self.lines.values() if line.id != self.id and "handshake" not in line.flags]
 
     @property
-    def me(self) -> Line:
+    def me(self) -> NodeLine:
         """Return its line about itself."""
         return self.lines[self.id]
 
@@ -88,7 +88,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Member:
-    """One node of the cluster: as the first node sees it, and its own report (or why there is none)."""
+    """One node of the cluster: as the first node sees it, and its own report, or why it is missing."""
 
     id: str
     address: Address | None  # as the nodes report it
@@ -123,7 +123,7 @@ class View:
         return [member for member in self.members if member.report is None]
 
 
-def parse_nodes(text: str) -> dict[str, Line]:
+def parse_nodes(text: str) -> dict[str, NodeLine]:
     """Read CLUSTER NODES. Raises ValueError if it isn't that."""
     lines = {}
     for row in text.splitlines():
@@ -131,7 +131,9 @@ def parse_nodes(text: str) -> dict[str, Line]:
             continue
         node_id, address, flags, _ping, _pong, link = row.split(" ")
         host, _, port = address.rpartition(":")
-        lines[node_id] = Line(node_id, host, int(port), frozenset(flags.split(",")) - {"noflags"}, link == "connected")
+        lines[node_id] = NodeLine(
+            node_id, host, int(port), frozenset(flags.split(",")) - {"noflags"}, link == "connected"
+        )
     return lines
 
 
@@ -181,7 +183,7 @@ def report_of(link: Connection, count_acked: bool = False) -> Report:
     return replace(report, acked=None if acked is None else len(acked))
 
 
-def _parsed(texts: list[object]) -> tuple[dict[str, Line], dict[str, str], dict[str, str]]:
+def _parsed(texts: list[object]) -> tuple[dict[str, NodeLine], dict[str, str], dict[str, str]]:
     nodes, cluster, info = (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text) for text in texts)
     lines = parse_nodes(nodes)
     if not any("myself" in line.flags for line in lines.values()):
@@ -224,7 +226,9 @@ def view_cluster(access: Access, address: Address, count_acked: bool = False) ->
     return View(address, [me, *others], _handshakes(members.values()))
 
 
-def _ask_members(access: Access, first: Report, lines: Iterable[Line], shift: int, count_acked: bool) -> list[Member]:
+def _ask_members(
+    access: Access, first: Report, lines: Iterable[NodeLine], shift: int, count_acked: bool
+) -> list[Member]:
     places = {line.id: _told(line, shift) for line in lines}
     answers = at_each(lambda place: ask(access, place, count_acked), [place for place in places.values() if place])
     members = []
@@ -244,7 +248,7 @@ def _ask_members(access: Access, first: Report, lines: Iterable[Line], shift: in
     return members
 
 
-def _told(line: Line, shift: int) -> Address | None:
+def _told(line: NodeLine, shift: int) -> Address | None:
     """Return the address of a node, as others know it."""
     return Address(line.host, line.port + shift) if line.host and line.port else None
 

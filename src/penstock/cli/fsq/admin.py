@@ -4,10 +4,10 @@ import errno
 from typing import Any
 
 from penstock import fsq
-from penstock.cli.fsq.call import PERM, BadValue, Call, UsageError
+from penstock.cli.fsq.call import PERM, BadValue, CommandCall, UsageError
 
 
-def mode_of(call: Call, status: int) -> int | None:
+def mode_of(call: CommandCall, status: int) -> int | None:
     """Return the mode of the flag; an invalid one ends the command with this status."""
     text = call.value("mode")
     if text is None:
@@ -21,7 +21,7 @@ def mode_of(call: Call, status: int) -> int | None:
     return mode
 
 
-def _owner(call: Call, name: str, group: str = "group") -> dict[str, Any]:
+def _owner(call: CommandCall, name: str, group: str = "group") -> dict[str, Any]:
     """The owner that was asked for; one that doesn't exist is a mistake of the command line."""
     from penstock.fsq.owners import gid_of, uid_of
 
@@ -33,14 +33,14 @@ def _owner(call: Call, name: str, group: str = "group") -> dict[str, Any]:
     return {"user": call.value(name), "group": call.value(group)}
 
 
-def _looks(call: Call) -> dict[str, Any]:
+def _looks(call: CommandCall) -> dict[str, Any]:
     """Owner and mode of everything that install or add-host makes."""
     who = _owner(call, "owner")
     mode = mode_of(call, PERM)
     return {**who, "mode": mode, "item_user": who["user"], "item_group": who["group"], "item_mode": mode}
 
 
-def install(call: Call) -> int:
+def install(call: CommandCall) -> int:
     """Make queues."""
     if not call.words:
         raise UsageError
@@ -64,7 +64,7 @@ def install(call: Call) -> int:
     return 0
 
 
-def _make(call: Call, queue: str, label: str, make: Any, remove: Any) -> None:
+def _make(call: CommandCall, queue: str, label: str, make: Any, remove: Any) -> None:
     """Make a queue or host; -f removes what is there first, -i leaves it."""
     try:
         make()
@@ -81,7 +81,7 @@ def _make(call: Call, queue: str, label: str, make: Any, remove: Any) -> None:
         make()
 
 
-def uninstall(call: Call) -> int:
+def uninstall(call: CommandCall) -> int:
     """Remove queues."""
     if not call.words:
         raise UsageError
@@ -95,7 +95,7 @@ def uninstall(call: Call) -> int:
     return 0
 
 
-def down(call: Call) -> int:
+def down(call: CommandCall) -> int:
     """Stop the scanning of queues."""
     mode = mode_of(call, 111)
     for queue in call.words:
@@ -104,7 +104,7 @@ def down(call: Call) -> int:
     return 0
 
 
-def up(call: Call) -> int:
+def up(call: CommandCall) -> int:
     """Let queues be scanned again."""
     for queue in call.words:
         call.tell(f"bringing {queue} up")
@@ -112,13 +112,13 @@ def up(call: Call) -> int:
     return 0
 
 
-def _host_and_queues(call: Call) -> tuple[str, list[str]]:
+def _host_and_queues(call: CommandCall) -> tuple[str, list[str]]:
     if len(call.words) < 2:
         raise UsageError
     return call.words[0], call.words[1:]
 
 
-def add_host(call: Call) -> int:
+def add_host(call: CommandCall) -> int:
     """Add a host to queues."""
     host, queues = _host_and_queues(call)
     options = _looks(call)
@@ -134,7 +134,7 @@ def add_host(call: Call) -> int:
     return 0
 
 
-def rm_host(call: Call) -> int:
+def rm_host(call: CommandCall) -> int:
     """Remove a host from queues."""
     host, queues = _host_and_queues(call)
     for queue in queues:
@@ -148,7 +148,7 @@ def rm_host(call: Call) -> int:
     return 0
 
 
-def down_host(call: Call) -> int:
+def down_host(call: CommandCall) -> int:
     """Stop the scanning of a host."""
     host, queues = _host_and_queues(call)
     options = {**_owner(call, "owner"), "mode": mode_of(call, PERM)}
@@ -158,7 +158,7 @@ def down_host(call: Call) -> int:
     return 0
 
 
-def up_host(call: Call) -> int:
+def up_host(call: CommandCall) -> int:
     """Let a host be scanned again."""
     host, queues = _host_and_queues(call)
     for queue in queues:

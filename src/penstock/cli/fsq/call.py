@@ -12,7 +12,7 @@ class UsageError(Exception):
 
 
 class BadValue(Exception):
-    """A flag that is unknown or has a value that can't be; or whatever else ends with a message and this status."""
+    """A flag that is unknown or has an invalid value; or any other mistake that ends with a message and this status."""
 
     def __init__(self, text: str, status: int = TMP) -> None:
         super().__init__(text)
@@ -23,7 +23,7 @@ Options = dict[str, list[str]]
 
 
 @dataclass
-class Call:
+class CommandCall:
     """A command that was called: its options by their long names, and its arguments."""
 
     program: str

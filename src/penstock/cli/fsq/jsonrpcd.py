@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.cli.fsq.call import PERM, BadValue, Call, UsageError
+from penstock.cli.fsq.call import PERM, BadValue, CommandCall, UsageError
 from penstock.fsq.errors import FSQPathError
 from penstock.fsq.path import valid_name
 from penstock.fsq.remote import server
@@ -15,7 +15,7 @@ TOKEN_LETTERS_MIN = 16  # long enough that it can't be guessed over a network
 BODY_BYTES_LIMIT = 1 << 30
 
 
-def jsonrpcd(call: Call) -> int:
+def jsonrpcd(call: CommandCall) -> int:
     """Serve until SIGTERM."""
     if not 1 <= len(call.words) <= 2:
         raise UsageError
@@ -47,7 +47,7 @@ def jsonrpcd(call: Call) -> int:
         ) from None
     name = "{}:{}".format(*listener.getsockname()[:2])
     call.say(f"listening on {name} with {workers} workers")
-    rules = server.Rules(
+    rules = server.AccessRules(
         host=host,
         token=token,
         body_bytes_max=body_bytes_max,
@@ -60,7 +60,7 @@ def jsonrpcd(call: Call) -> int:
     return 0
 
 
-def _queues(call: Call) -> frozenset[str] | None:
+def _queues(call: CommandCall) -> frozenset[str] | None:
     """Return the queues that may be filled; None for all."""
     names = call.options.get("queue")
     if names is None:
@@ -71,7 +71,7 @@ def _queues(call: Call) -> frozenset[str] | None:
         raise BadValue(f"invalid argument for flag: --queue: {error.strerror}", PERM) from None
 
 
-def _token(call: Call) -> str:
+def _token(call: CommandCall) -> str:
     path = call.value("token-file")
     if path is not None:
         lines = Path(path).read_text("utf-8").splitlines()

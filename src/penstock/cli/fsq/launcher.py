@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from penstock.cli import output
-from penstock.cli.fsq.call import PERM, TMP, BadValue, Call, Options, UsageError
-from penstock.cli.fsq.table import COMMANDS, LAUNCHER, Command, Flag
+from penstock.cli.fsq.call import PERM, TMP, BadValue, CommandCall, Options, UsageError
+from penstock.cli.fsq.table import COMMANDS, LAUNCHER, Flag, FsqCommand
 from penstock.errors import PenstockError
 
 SETTINGS = {
@@ -49,9 +49,9 @@ def main(argv: list[str] | None = None, program: str | None = None) -> NoReturn:
 
 
 def run(argv: list[str], program: str = "penstock fsq") -> int:
-    """Run `fsq` with these words, and give the exit status."""
+    """Run `fsq` with these words, and return the exit status."""
     label = program
-    command: Command | None = None
+    command: FsqCommand | None = None
     try:
         options, words = parse(LAUNCHER, argv)
         status = _answer(options, program)
@@ -134,12 +134,12 @@ def _dispatch(program: str, words: list[str]) -> int:
     if "help" in options:
         print(_rendering().help_text(label, command), end="")
         return 0
-    return _load(command)(Call(label, options, [_text(word) for word in rest]))
+    return _load(command)(CommandCall(label, options, [_text(word) for word in rest]))
 
 
-def _load(command: Command) -> Callable[[Call], int]:
+def _load(command: FsqCommand) -> Callable[[CommandCall], int]:
     module, _, function = command.function.partition(":")
-    found: Callable[[Call], int] = getattr(import_module(f"penstock.cli.fsq.{module}"), function)
+    found: Callable[[CommandCall], int] = getattr(import_module(f"penstock.cli.fsq.{module}"), function)
     return found
 
 

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from penstock import fsq
-from penstock.cli.fsq.call import TMP, BadValue, Call, UsageError
-from penstock.cli.output import printable
+from penstock.cli.fsq.call import TMP, BadValue, CommandCall, UsageError
+from penstock.errors import printable
 from penstock.fsq import auditing, inspecting
 from penstock.fsq import redrive as redriving
 
@@ -23,7 +23,7 @@ def _dump(value: Any) -> None:
     print(json.dumps(value))
 
 
-def _age(call: Call, default: float | None) -> float:
+def _age(call: CommandCall, default: float | None) -> float:
     text = call.value("older-than")
     if text is None:
         if default is None:
@@ -38,7 +38,7 @@ def _age(call: Call, default: float | None) -> float:
 class Counting:
     """On a terminal, a line that counts, and makes room for whatever else is printed."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CommandCall) -> None:
         self._program = call.program
         self._is_there = False
 
@@ -54,7 +54,7 @@ class Counting:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def list_items(call: Call) -> int:
+def list_items(call: CommandCall) -> int:
     """List queues, or the items of queues."""
     if not call.words:
         for queue in fsq.queues():
@@ -71,7 +71,7 @@ def list_items(call: Call) -> int:
     return 0
 
 
-def show(call: Call) -> int:
+def show(call: CommandCall) -> int:
     """Show items."""
     if len(call.words) < 2:
         raise UsageError
@@ -99,7 +99,7 @@ def _show(queue: str, item: inspecting.Entry) -> None:
         print(f"{'data:':<14}{printable(os.fsdecode(start))}{' ...' if item.size > PREVIEW_BYTES else ''}")
 
 
-def stats(call: Call) -> int:
+def stats(call: CommandCall) -> int:
     """Count the items of queues."""
     rows = []
     for queue in call.words or fsq.queues():
@@ -119,7 +119,7 @@ def stats(call: Call) -> int:
     return 0
 
 
-def redrive(call: Call) -> int:
+def redrive(call: CommandCall) -> int:
     """Put failed items back."""
     if not call.words or (len(call.words) == 1) != call.has("all"):
         raise UsageError
@@ -142,7 +142,7 @@ def redrive(call: Call) -> int:
     return 0
 
 
-def purge(call: Call) -> int:
+def purge(call: CommandCall) -> int:
     """Remove old items."""
     if not call.words:
         raise UsageError
@@ -159,7 +159,7 @@ def purge(call: Call) -> int:
     return 0
 
 
-def audit(call: Call) -> int:
+def audit(call: CommandCall) -> int:
     """Find what crashes have left behind."""
     age = _age(call, auditing.OLD_SECONDS)
     found = 0
@@ -178,7 +178,7 @@ def audit(call: Call) -> int:
     return TMP if found else 0
 
 
-def repair(call: Call) -> int:
+def repair(call: CommandCall) -> int:
     """Put right what audit finds."""
     if not call.words:
         raise UsageError

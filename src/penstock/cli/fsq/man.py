@@ -2,7 +2,7 @@
 
 import textwrap
 
-from penstock.cli.fsq.table import COMMANDS, LAUNCHER, Command, Flag
+from penstock.cli.fsq.table import COMMANDS, LAUNCHER, Flag, FsqCommand
 from penstock.fsq.constants import SETTINGS
 
 WIDTH = 100
@@ -17,14 +17,14 @@ LAUNCHER_TEXT = (
 )
 
 
-def usage_line(program: str, command: Command | None) -> str:
+def usage_line(program: str, command: FsqCommand | None) -> str:
     """Return the first line of a help text."""
     if command is None:
         return f"usage: {program} {LAUNCHER_SYNTAX}"
     return f"usage: {program} [flags] {command.syntax}"
 
 
-def help_text(program: str, command: Command | None) -> str:
+def help_text(program: str, command: FsqCommand | None) -> str:
     """Return what -h prints."""
     flags = LAUNCHER if command is None else command.flags
     lines = [usage_line(program, command), "", *_wrapped(_description(command)), "", "Flags:"]
@@ -43,7 +43,7 @@ def command_list() -> list[str]:
     return ["Commands:", *(f"  {name.ljust(11)}{command.summary}" for name, command in COMMANDS.items())]
 
 
-def _description(command: Command | None) -> str:
+def _description(command: FsqCommand | None) -> str:
     return LAUNCHER_TEXT if command is None else f"{command.summary} {command.text}"
 
 
@@ -146,6 +146,20 @@ STANDARD: dict[str, list[str | tuple[str, str]]] = {
 }
 
 
+# Variables that are not settings of the library: they can't be changed with `set_const`.
+COMMAND_VARIABLES = {"FSQ_TOKEN": "The token of fsq-jsonrpcd(1) and fsq-push(1). Ours. Default: not set."}
+# What `fsq scan` adds to the environment of a worker: `penstock.fsq.engine`.
+ITEM_VARIABLES = {
+    "FSQ_ITEM_ID": "The item's name, as it is in the directory.",
+    "FSQ_ITEM_ENQUEUED_AT": "The time in the name, in the format of FSQ_TIMEFMT.",
+    "FSQ_ITEM_ENTROPY": "The entropy in the name.",
+    "FSQ_ITEM_PID": "The id of the process that enqueued the item.",
+    "FSQ_ITEM_HOSTNAME": "The name of the host on which it was enqueued.",
+    "FSQ_ITEM_TRIES": "The number of attempts before this one.",
+    "FSQ_ITEM_HOST": "The host whose queue the item is in; only for items of host queues.",
+}
+
+
 def man_pages() -> dict[str, str]:
     """Return every man page by its path below the directory of man pages."""
     pages = {f"man1/fsq-{name}.1": _page(f"fsq-{name}", f"fsq {name}", row) for name, row in COMMANDS.items()}
@@ -166,19 +180,30 @@ def _standard_page() -> str:
                 lines += [".PP", _roff(text)]
             else:
                 lines += [".TP", f".B {_roff(text[0])}", _roff(text[1])]
-    return "\n".join([*lines, *_environment(), ".SH SEE ALSO", "\\fBfsq\\fR(1)"]) + "\n"
+    return "\n".join([*lines, *_environment(), *_of_workers(), ".SH SEE ALSO", "\\fBfsq\\fR(1)"]) + "\n"
 
 
 def _environment() -> list[str]:
-    """Return the section ENVIRONMENT: every setting, its default and its meaning."""
+    """Return the section ENVIRONMENT: every variable that is read, its default and its meaning."""
     lines = [".SH ENVIRONMENT", "Settings are read when a program starts. Programs that share a queue need the same."]
     for name, row in SETTINGS.items():
         default = "not set" if row.default is None else f"{row.default:05o}" if name.endswith("_MODE") else row.default
         lines += [".TP", f".B {name}", _roff(f"{row.meaning[0].upper()}{row.meaning[1:]}. Default: {default}.")]
+    for name, meaning in COMMAND_VARIABLES.items():
+        lines += [".TP", f".B {name}", _roff(meaning)]
     return lines
 
 
-def _page(title: str, program: str, command: Command | None) -> str:
+def _of_workers() -> list[str]:
+    """Return the section about the variables of workers."""
+    text = "A program that is started for an item has these variables besides, unless the scan was told to set none:"
+    lines = [".SH ENVIRONMENT OF WORKERS", text]
+    for name, meaning in ITEM_VARIABLES.items():
+        lines += [".TP", f".B {name}", _roff(meaning)]
+    return lines
+
+
+def _page(title: str, program: str, command: FsqCommand | None) -> str:
     syntax = LAUNCHER_SYNTAX if command is None else f"[flags] {command.syntax}"
     summary = "directories as queues" if command is None else command.summary.rstrip(".")
     lines = [

@@ -18,7 +18,7 @@ class Flag(NamedTuple):
         return ", ".join(name for name in (f"-{self.short}" * bool(self.short), f"--{self.long}") if name) + value
 
 
-class Command(NamedTuple):
+class FsqCommand(NamedTuple):
     """One command: its function, its arguments and its flags."""
 
     function: str  # module:function of this folder
@@ -67,8 +67,8 @@ LAUNCHER = (
     Flag("T", "trigger-fifo", "NAME", "The name of the trigger (FSQ_TRIGGER)."),
 )
 
-COMMANDS: dict[str, Command] = {
-    "install": Command(
+COMMANDS: dict[str, FsqCommand] = {
+    "install": FsqCommand(
         "admin:install",
         "QUEUE...",
         "Make queues.",
@@ -86,7 +86,7 @@ COMMANDS: dict[str, Command] = {
             Flag("m", "mode", "MODE", "The mode of directories, items, down file and trigger, in octal."),
         ),
     ),
-    "uninstall": Command(
+    "uninstall": FsqCommand(
         "admin:uninstall",
         "QUEUE...",
         "Remove queues with all their items.",
@@ -94,7 +94,7 @@ COMMANDS: dict[str, Command] = {
         (HELP, VERBOSE, Flag("f", "force", "", "A queue that doesn't exist is not an error.")),
         ours=True,
     ),
-    "enqueue": Command(
+    "enqueue": FsqCommand(
         "work:enqueue",
         "QUEUE [ARGUMENT...]",
         "Put an item into a queue.",
@@ -112,7 +112,7 @@ COMMANDS: dict[str, Command] = {
             MODE,
         ),
     ),
-    "scan": Command(
+    "scan": FsqCommand(
         "work:scan",
         "QUEUE PROGRAM [ARGUMENT...]",
         "Run a program for each waiting item.",
@@ -136,21 +136,21 @@ COMMANDS: dict[str, Command] = {
             *SCANNING,
         ),
     ),
-    "down": Command(
+    "down": FsqCommand(
         "admin:down",
         "QUEUE...",
         "Stop the scanning of queues.",
         "Items can still be enqueued. The first error ends the list.",
         (HELP, VERBOSE, USER, GROUP, MODE),
     ),
-    "up": Command(
+    "up": FsqCommand(
         "admin:up",
         "QUEUE...",
         "Let queues be scanned again.",
         "A queue that is up stays so. The first error ends the list.",
         (HELP, VERBOSE, Flag("d", "ignored", "TEXT", "Accepted for the sake of old scripts.")),
     ),
-    "add-host": Command(
+    "add-host": FsqCommand(
         "admin:add_host",
         "HOST QUEUE...",
         "Add a host to queues.",
@@ -165,28 +165,28 @@ COMMANDS: dict[str, Command] = {
             MODE,
         ),
     ),
-    "rm-host": Command(
+    "rm-host": FsqCommand(
         "admin:rm_host",
         "HOST QUEUE...",
         "Remove a host from queues, with its items.",
         "The first error ends the list.",
         (HELP, VERBOSE, Flag("f", "force", "", "Go on after errors, and end with 0.")),
     ),
-    "down-host": Command(
+    "down-host": FsqCommand(
         "admin:down_host",
         "HOST QUEUE...",
         "Stop the scanning of a host.",
         "A host is not scanned while it is down, or its queue is.",
         (HELP, VERBOSE, OWNER, GROUP, MODE),
     ),
-    "up-host": Command(
+    "up-host": FsqCommand(
         "admin:up_host",
         "HOST QUEUE...",
         "Let a host be scanned again.",
         "Its queue must be up as well.",
         (HELP, VERBOSE),
     ),
-    "host-dist": Command(
+    "host-dist": FsqCommand(
         "work:host_dist",
         "QUEUE [HOST...]",
         "Copy each waiting item to hosts, then it is done.",
@@ -199,7 +199,7 @@ COMMANDS: dict[str, Command] = {
             *SCANNING,
         ),
     ),
-    "push": Command(
+    "push": FsqCommand(
         "work:push",
         "URL SOURCE-QUEUE TARGET-QUEUE HOST ITEM...",
         "Send items of a host to another machine.",
@@ -215,7 +215,7 @@ COMMANDS: dict[str, Command] = {
             Flag("p", "protocol", "NAME", "jsonrpc, which is the only one."),
         ),
     ),
-    "jsonrpcd": Command(
+    "jsonrpcd": FsqCommand(
         "jsonrpcd:jsonrpcd",
         "[HOST] PORT",
         "Take items from other machines.",
@@ -239,7 +239,7 @@ COMMANDS: dict[str, Command] = {
             ),
         ),
     ),
-    "list": Command(
+    "list": FsqCommand(
         "maintenance:list_items",
         "[QUEUE...]",
         "List queues, or the items of queues.",
@@ -247,7 +247,7 @@ COMMANDS: dict[str, Command] = {
         (HELP, JSON, PLACE, HOST, Flag("", "limit", "COUNT", "Maximum number of items of each queue.")),
         ours=True,
     ),
-    "show": Command(
+    "show": FsqCommand(
         "maintenance:show",
         "QUEUE ITEM...",
         "Show items: what their names say, and their data.",
@@ -255,15 +255,15 @@ COMMANDS: dict[str, Command] = {
         (HELP, JSON, HOST, Flag("", "data", "", "Print the data alone, byte for byte.")),
         ours=True,
     ),
-    "stats": Command(
+    "stats": FsqCommand(
         "maintenance:stats",
         "[QUEUE...]",
-        "Count the items of queues, and tell how the queues are.",
+        "Print the counts and the state of queues.",
         "Of all queues if none is named.",
         (HELP, JSON, HOST),
         ours=True,
     ),
-    "redrive": Command(
+    "redrive": FsqCommand(
         "maintenance:redrive",
         "QUEUE [ITEM...]",
         "Put failed items back into the queue.",
@@ -279,7 +279,7 @@ COMMANDS: dict[str, Command] = {
         ),
         ours=True,
     ),
-    "purge": Command(
+    "purge": FsqCommand(
         "maintenance:purge",
         "QUEUE...",
         "Remove old items.",
@@ -294,7 +294,7 @@ COMMANDS: dict[str, Command] = {
         ),
         ours=True,
     ),
-    "audit": Command(
+    "audit": FsqCommand(
         "maintenance:audit",
         "[QUEUE...]",
         "Find what crashes have left behind.",
@@ -308,7 +308,7 @@ COMMANDS: dict[str, Command] = {
         ),
         ours=True,
     ),
-    "repair": Command(
+    "repair": FsqCommand(
         "maintenance:repair",
         "QUEUE...",
         "Put right what audit finds.",

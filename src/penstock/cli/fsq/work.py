@@ -9,12 +9,12 @@ from typing import Any
 
 from penstock import fsq
 from penstock.cli.fsq.admin import mode_of
-from penstock.cli.fsq.call import BadValue, Call, UsageError
-from penstock.fsq.engine import JOBS_MAX, Engine, Job
+from penstock.cli.fsq.call import BadValue, CommandCall, UsageError
+from penstock.fsq.engine import JOBS_MAX, Engine, ScanJob
 from penstock.fsq.waiting import RESCAN_SECONDS
 
 
-def enqueue(call: Call) -> int:
+def enqueue(call: CommandCall) -> int:
     """Put an item into a queue."""
     if not call.words:
         raise UsageError
@@ -61,13 +61,13 @@ class StopOnSignal:
         return self._read
 
 
-def scan(call: Call) -> int:
+def scan(call: CommandCall) -> int:
     """Run a program for each waiting item."""
     if not call.words or (len(call.words) < 2 and not call.has("empty-ok")):
         raise UsageError
     _set_codes(call)
     hosts = call.options.get("host")
-    job = Job(
+    job = ScanJob(
         queue=call.words[0],
         command=call.words[1:],
         host=call.has("all-hosts") or hosts is not None,
@@ -90,7 +90,7 @@ def scan(call: Call) -> int:
     return Engine(job, stop=StopOnSignal()).run()
 
 
-def host_dist(call: Call) -> int:
+def host_dist(call: CommandCall) -> int:
     """Copy each waiting item to hosts."""
     if not call.words:
         raise UsageError
@@ -110,7 +110,7 @@ def host_dist(call: Call) -> int:
     )
 
 
-def _set_codes(call: Call) -> None:
+def _set_codes(call: CommandCall) -> None:
     for flag, setting in (
         ("success-code", "FSQ_SUCCESS"),
         ("fail-tmp-code", "FSQ_FAIL_TMP"),
@@ -121,13 +121,13 @@ def _set_codes(call: Call) -> None:
             fsq.set_const(setting, number)
 
 
-def _lock(call: Call) -> bool | None:
+def _lock(call: CommandCall) -> bool | None:
     if not (call.has("lock") or call.has("no-lock")):
         return None
     return not call.has("no-lock")
 
 
-def _seconds(call: Call, name: str) -> float | None:
+def _seconds(call: CommandCall, name: str) -> float | None:
     text = call.value(name)
     if text is None:
         return None
@@ -140,7 +140,7 @@ def _seconds(call: Call, name: str) -> float | None:
     return value
 
 
-def push(call: Call) -> int:
+def push(call: CommandCall) -> int:
     """Send items of a host to another machine."""
     if len(call.words) < 5:
         raise UsageError

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import ReplyError
 from penstock.wire import quote_word
-from penstock.wire.reply_reader import Pairs, Status
+from penstock.wire.reply_reader import Pairs, SimpleString
 
 _RED, _CYAN, _DIM, _PLAIN = "\x1b[31m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
@@ -33,7 +33,7 @@ def _human_scalar(value: object, paint: Callable[[str, str], str]) -> str:
         return paint(_DIM, "(nil)")
     if isinstance(value, ReplyError):
         return paint(_RED, f"(error) {printable(str(value))}")
-    if isinstance(value, Status):
+    if isinstance(value, SimpleString):
         return printable(value.decode("utf-8", "replace"))
     if isinstance(value, bytes):
         return _quoted(value)

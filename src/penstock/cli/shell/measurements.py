@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from penstock.cli.shell.options import Options
+from penstock.cli.shell.options import ShellOptions
 from penstock.cli.shell.session import connection, open_link
 from penstock.client.connection import Connection
 
@@ -28,7 +28,7 @@ _STAT_COLUMNS = (
 )
 
 
-def run(options: Options) -> int:
+def run(options: ShellOptions) -> int:
     """Run the measurement of the options, until it is done or interrupted."""
     with contextlib.suppress(KeyboardInterrupt):
         if options.mode == "intrinsic-latency":
@@ -60,7 +60,7 @@ class _Samples:
         return f"min: {self.min_ms:.2f}, max: {self.max_ms:.2f}, avg: {average:.2f} ms ({self.count} samples)"
 
 
-def _latency(link: Connection, options: Options) -> None:
+def _latency(link: Connection, options: ShellOptions) -> None:
     """Send PING repeatedly. A terminal shows one line that is updated; other outputs get only final lines."""
     history = options.mode == "latency-history"
     window_s = options.interval_s or HISTORY_LINE_S
@@ -92,7 +92,7 @@ def _final(samples: _Samples, suffix: str) -> None:
     print(f"{start}{samples.line()}{suffix}", flush=True)
 
 
-def _stat(link: Connection, options: Options) -> None:
+def _stat(link: Connection, options: ShellOptions) -> None:
     previous: int | None = None
     for number in _numbers(options.repeat if options.repeat_given else -1):
         if number:

@@ -7,7 +7,7 @@ which are imported when they are used.
 import io
 import sys
 
-from penstock.cli.shell.options import Options, parse, usage
+from penstock.cli.shell.options import ShellOptions, parse, usage
 from penstock.cli.shell.session import Session, describe, repetition, split_line
 from penstock.errors import CallerError, PeerError
 
@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
         return 1
 
 
-def _run(options: Options) -> int:
+def _run(options: ShellOptions) -> int:
     if options.mode == "help":
         print(usage(), end="")
         return 0
@@ -48,7 +48,7 @@ def _run(options: Options) -> int:
     return _script(options)
 
 
-def _one_shot(options: Options) -> int:
+def _one_shot(options: ShellOptions) -> int:
     words = list(options.command)
     if options.stdin_last:
         words.append(sys.stdin.buffer.read())
@@ -57,7 +57,7 @@ def _one_shot(options: Options) -> int:
     return _exit_code(session)
 
 
-def _script(options: Options) -> int:
+def _script(options: ShellOptions) -> int:
     """Run every line of standard input as a command. A wrong line is reported, and the next one runs."""
     session = Session(options)
     session.connect()

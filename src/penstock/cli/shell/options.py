@@ -15,7 +15,7 @@ PASSWORD_VARIABLE = "PENSTOCK_PASSWORD"
 
 
 @dataclass
-class Options:
+class ShellOptions:
     """The parsed options. `command` is empty for a prompt or a script on standard input."""
 
     host: str = "127.0.0.1"
@@ -39,22 +39,22 @@ class Options:
     command: list[bytes] = field(default_factory=list)
 
 
-class Option(NamedTuple):
+class ShellOption(NamedTuple):
     """One option: `value` names its argument in the help, and is empty if it takes none."""
 
     names: tuple[str, ...]
     value: str
     help: str
-    apply: Callable[[Options, str], None]
+    apply: Callable[[ShellOptions, str], None]
 
 
-def _set(name: str, value: object = None) -> Callable[[Options, str], None]:
+def _set(name: str, value: object = None) -> Callable[[ShellOptions, str], None]:
     """Store the option's argument, or a fixed value for an option without one."""
     return lambda options, word: setattr(options, name, word if value is None else value)
 
 
-def _integer(name: str, lowest: int, highest: int) -> Callable[[Options, str], None]:
-    def apply(options: Options, word: str) -> None:
+def _integer(name: str, lowest: int, highest: int) -> Callable[[ShellOptions, str], None]:
+    def apply(options: ShellOptions, word: str) -> None:
         if not word.lstrip("-").isdecimal() or not lowest <= int(word) <= highest:
             raise CallerError(f"must be a whole number from {lowest} to {highest}, got {word!r}")
         setattr(options, name, int(word))
@@ -62,12 +62,12 @@ def _integer(name: str, lowest: int, highest: int) -> Callable[[Options, str], N
     return apply
 
 
-def _repeat(options: Options, word: str) -> None:
+def _repeat(options: ShellOptions, word: str) -> None:
     _integer("repeat", -1, 2**63 - 1)(options, word)
     options.repeat_given = True
 
 
-def _interval(options: Options, word: str) -> None:
+def _interval(options: ShellOptions, word: str) -> None:
     try:
         options.interval_s = float(word)
     except ValueError:
@@ -76,56 +76,56 @@ def _interval(options: Options, word: str) -> None:
         raise CallerError(f"must be a number of seconds from 0 to 86400, got {word!r}")
 
 
-def _intrinsic(options: Options, word: str) -> None:
+def _intrinsic(options: ShellOptions, word: str) -> None:
     _integer("seconds", 1, 86400)(options, word)
     options.mode = "intrinsic-latency"
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option(("-h",), "host", "The node's host name or address (default 127.0.0.1).", _set("host")),
-    Option(("-p",), "port", "The node's port (default 7711).", _integer("port", 1, 65535)),
-    Option(("-s",), "socket", "The node's unix socket, in place of host and port.", _set("socket")),
-    Option(("-a",), "password", f"The node's password. Other users can read it in the process list: set the\n"
+OPTIONS: tuple[ShellOption, ...] = (
+    ShellOption(("-h",), "host", "The node's host name or address (default 127.0.0.1).", _set("host")),
+    ShellOption(("-p",), "port", "The node's port (default 7711).", _integer("port", 1, 65535)),
+    ShellOption(("-s",), "socket", "The node's unix socket, in place of host and port.", _set("socket")),
+    ShellOption(("-a",), "password", f"The node's password. Other users can read it in the process list: set the\n"
            f"variable {PASSWORD_VARIABLE} instead.", _set("password")),
-    Option(("-r",), "n", "Run the command n times, -1 without end; also the number of samples of --latency\n"
+    ShellOption(("-r",), "n", "Run the command n times, -1 without end; also the number of samples of --latency\n"
            "and the number of lines of --latency-history and --stat.", _repeat),
-    Option(("-i",), "seconds", "Time between repetitions, such as 0.1; or the time between lines\n"
+    ShellOption(("-i",), "seconds", "Time between repetitions, such as 0.1; or the time between lines\n"
            "of --stat (default 1) and --latency-history (default 15).", _interval),
-    Option(("-x",), "", "Read the last argument from standard input.", _set("stdin_last", True)),
-    Option(("-d",), "text", "The separator of items in raw form (default a line end).", _set("delimiter")),
-    Option(("-e",), "", "Exit code 1 if the node replies with an error; without it that is 0.",
+    ShellOption(("-x",), "", "Read the last argument from standard input.", _set("stdin_last", True)),
+    ShellOption(("-d",), "text", "The separator of items in raw form (default a line end).", _set("delimiter")),
+    ShellOption(("-e",), "", "Exit code 1 if the node replies with an error; without it that is 0.",
            _set("error_exit", True)),
-    Option(("--raw",), "", "Replies as they are (the default if the output is not a terminal).",
+    ShellOption(("--raw",), "", "Replies as they are (the default if the output is not a terminal).",
            _set("output", "raw")),
-    Option(("--no-raw",), "", "Replies for people, also if the output is not a terminal.",
+    ShellOption(("--no-raw",), "", "Replies for people, also if the output is not a terminal.",
            _set("output", "human")),
-    Option(("--csv",), "", "Replies as lines of CSV.", _set("output", "csv")),
-    Option(("--json",), "", 'Replies as lines of JSON; bytes that are not UTF-8 as {"base64": ...}.',
+    ShellOption(("--csv",), "", "Replies as lines of CSV.", _set("output", "csv")),
+    ShellOption(("--json",), "", 'Replies as lines of JSON; bytes that are not UTF-8 as {"base64": ...}.',
            _set("output", "json")),
-    Option(("--latency",), "", "Measure how long a PING takes, until Ctrl-C.", _set("mode", "latency")),
-    Option(("--latency-history",), "", "The same, with a new line every 15 s.",
+    ShellOption(("--latency",), "", "Measure how long a PING takes, until Ctrl-C.", _set("mode", "latency")),
+    ShellOption(("--latency-history",), "", "The same, with a new line every 15 s.",
            _set("mode", "latency-history")),
-    Option(("--stat",), "", "Print a line of statistics of the node every second.", _set("mode", "stat")),
-    Option(("--pipe",), "", "Send commands in RESP from standard input as fast as the node accepts them.",
+    ShellOption(("--stat",), "", "Print a line of statistics of the node every second.", _set("mode", "stat")),
+    ShellOption(("--pipe",), "", "Send commands in RESP from standard input as fast as the node accepts them.",
            _set("mode", "pipe")),
-    Option(("--pipe-timeout",), "n", "End --pipe after n seconds without a reply, 0: never (default 30).",
+    ShellOption(("--pipe-timeout",), "n", "End --pipe after n seconds without a reply, 0: never (default 30).",
            _integer("pipe_timeout_s", 0, 86400)),
-    Option(("--intrinsic-latency",), "seconds",
+    ShellOption(("--intrinsic-latency",), "seconds",
            "Measure the pauses of this machine itself. Needs no node.", _intrinsic),
-    Option(("--tls",), "", "Connect with TLS.", _set("tls", True)),
-    Option(("--cacert",), "file", "Trust the certificates in this file (default: the system's).", _set("ca")),
-    Option(("--cert",), "file", "The client's certificate, if the node requires one.", _set("cert")),
-    Option(("--key",), "file", "The key of --cert.", _set("key")),
-    Option(("--help",), "", "Print this text.", _set("mode", "help")),
-    Option(("-v", "--version"), "", "Print the version.", _set("mode", "version")),
+    ShellOption(("--tls",), "", "Connect with TLS.", _set("tls", True)),
+    ShellOption(("--cacert",), "file", "Trust the certificates in this file (default: the system's).", _set("ca")),
+    ShellOption(("--cert",), "file", "The client's certificate, if the node requires one.", _set("cert")),
+    ShellOption(("--key",), "file", "The key of --cert.", _set("key")),
+    ShellOption(("--help",), "", "Print this text.", _set("mode", "help")),
+    ShellOption(("-v", "--version"), "", "Print the version.", _set("mode", "version")),
 )  # fmt: skip
 
 _BY_NAME = {name: option for option in OPTIONS for name in option.names}
 
 
-def parse(argv: list[str]) -> Options:
+def parse(argv: list[str]) -> ShellOptions:
     """Return the options of the words after `penstock cli`. Raises CallerError, which says what to do."""
-    options = Options(password=os.environ.get(PASSWORD_VARIABLE))
+    options = ShellOptions(password=os.environ.get(PASSWORD_VARIABLE))
     if argv == ["-h"]:
         options.mode = "help"
         return options
@@ -149,7 +149,7 @@ def parse(argv: list[str]) -> Options:
     return _checked(options)
 
 
-def _checked(options: Options) -> Options:
+def _checked(options: ShellOptions) -> ShellOptions:
     if options.stdin_last and not options.command:
         raise CallerError("-x needs a command, such as: penstock cli -x ADDJOBS mail 0 BODIES")
     if options.mode != "command" and options.command:

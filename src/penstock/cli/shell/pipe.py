@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from penstock.cli.shell.formats import printable
-from penstock.cli.shell.options import Options
+from penstock.cli.shell.options import ShellOptions
 from penstock.cli.shell.session import connection, open_link
 from penstock.client.connection import Decoder, encode, hiredis_decoder
 from penstock.errors import ConnectionLost, ReplyError
@@ -27,7 +27,7 @@ BLOCK_BYTES = 128 * 1024
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def run(options: Options) -> int:
+def run(options: ShellOptions) -> int:
     """Transfer everything, then wait for the last reply; returns 1 if there were errors."""
     link = connection(options)
     open_link(link, options)

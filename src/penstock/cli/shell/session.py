@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from penstock.cli.shell import formats
-from penstock.cli.shell.options import Options
+from penstock.cli.shell.options import ShellOptions
 from penstock.client.connection import Connection, Decoder, hiredis_decoder
 from penstock.errors import AuthenticationError, CallerError, ConnectionLost, PeerError, ReplyError
 from penstock.wire import split_words
@@ -23,7 +23,7 @@ _ALWAYS_RAW = {
 }  # fmt: skip
 
 
-def connection(options: Options, decoder: Callable[[], Decoder] = hiredis_decoder) -> Connection:
+def connection(options: ShellOptions, decoder: Callable[[], Decoder] = hiredis_decoder) -> Connection:
     """Return a connection for the options, not yet open and without the password: see `open_link`."""
     return Connection(
         options.host,
@@ -37,7 +37,7 @@ def connection(options: Options, decoder: Callable[[], Decoder] = hiredis_decode
     )
 
 
-def open_link(link: Connection, options: Options) -> None:
+def open_link(link: Connection, options: ShellOptions) -> None:
     """Connect and authenticate. A wrong password is only a warning: commands that need it will fail."""
     link.connect()
     if options.password is None:
@@ -57,7 +57,7 @@ def wants_color() -> bool:
 class Session:
     """Runs commands. `errors` is the number of error replies so far."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ShellOptions) -> None:
         self.options = options
         self.errors = 0
         self.link = connection(options, ReplyReader)

@@ -109,7 +109,7 @@ class PipelinedConnection(asyncio.Protocol):
     def _flush(self) -> None:
         """Write the unsent requests, without those that were cancelled."""
         if self._transport is None or self._transport.is_closing():
-            return  # connection_lost tells those who wait
+            return  # connection_lost ends the waits
         unsent = [pending for pending in self._unsent if not pending.future.cancelled()]
         self._unsent = []
         if unsent:

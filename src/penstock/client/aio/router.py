@@ -18,7 +18,7 @@ from penstock.client.connection import refined
 from penstock.client.members import Members
 from penstock.client.producers import Producers
 from penstock.client.requests import REFUSALS, Repeat, Request
-from penstock.client.settings import Settings
+from penstock.client.settings import ClientSettings
 from penstock.client.values import Hello, Job, hello_of
 from penstock.errors import BadReply, CallerError, ConnectionLost, OutcomeUnknown, PeerError, ReplyError, TimedOut
 
@@ -26,7 +26,7 @@ from penstock.errors import BadReply, CallerError, ConnectionLost, OutcomeUnknow
 UNLEASED_SECONDS = 300.0
 
 
-class Route:
+class NodeRoute:
     """A node with the connections to it, and until when they are needed for jobs that were fetched there."""
 
     __slots__ = ("address", "id", "lacks_addjobs", "needed_until", "pool")
@@ -37,16 +37,16 @@ class Route:
         self.lacks_addjobs = False  # it is an original Disque node
 
 
-class Router:
+class NodeRouter:
     """The nodes of a cluster, as one thing that executes commands."""
 
-    def __init__(self, seeds: Seeds, settings: Settings) -> None:
+    def __init__(self, seeds: Seeds, settings: ClientSettings) -> None:
         self.settings = settings
         self.members = Members(seeds.addresses, settings.randomness, settings.translate)
-        self.current: Route | None = None  # the node that the client is on
+        self.current: NodeRoute | None = None  # the node that the client is on
         self._clock = settings.clock
         self._answer_seconds = min(settings.answer_timeout, max(ATTEMPT_SECONDS_MIN, settings.timeout))
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, NodeRoute] = {}
         self._last: Address | None = None  # of the last node that the client was on
         self._owner: object = None
         self._turn = Turn()
@@ -58,7 +58,7 @@ class Router:
 
     async def run(
         self, request: Request, node: str | None = None, *, is_required: bool = True, retries: bool = True
-    ) -> tuple[Route, list[Any]]:
+    ) -> tuple[NodeRoute, list[Any]]:
         """Have a request executed, by this node or any. Return the route to the node that did, and the replies.
 
         Nothing is awaited after a success: a caller that is cancelled then would lose the replies.
@@ -88,7 +88,7 @@ class Router:
             now = self._clock()
             seconds = min(request.wait_at(now) + self.settings.answer_timeout, attempts.left(now))
 
-    def _ready(self, node: str | None, now: float) -> Route | None:
+    def _ready(self, node: str | None, now: float) -> NodeRoute | None:
         """Return the route to a node, or to the one that the client is on, if it can be used as it is."""
         if self._is_closed or self._owner != owner():
             return None
@@ -100,7 +100,7 @@ class Router:
             route = self.current
         return route if route is not None and route.pool.connected else None
 
-    def _broke(self, route: Route, request: Request, error: PeerError) -> None:
+    def _broke(self, route: NodeRoute, request: Request, error: PeerError) -> None:
         """A connection broke under a request. Raises OutcomeUnknown if the request must not be sent again."""
         self._hello_at = 0.0
         if isinstance(error, TimedOut):
@@ -110,7 +110,7 @@ class Router:
         if request.repeat is Repeat.NEVER or not self.settings.retry_adds:
             raise OutcomeUnknown(f"{request.name} was sent, and may or may not have been executed. {error}") from error
 
-    async def _find(self, attempts: Attempts) -> Route:
+    async def _find(self, attempts: Attempts) -> NodeRoute:
         """Return the route to the node to ask next, connected. Raises if none can be reached in time."""
         if self._is_closed:
             raise CallerError("The client is closed.")
@@ -138,7 +138,7 @@ class Router:
         self.current = None
         self._turn = Turn()
 
-    async def _choose(self, attempts: Attempts) -> Route | None:
+    async def _choose(self, attempts: Attempts) -> NodeRoute | None:
         """Return the node to be on from now on; None if no node that was not tried yet can be reached."""
         current = self.current
         if current is not None and (not current.pool.connected or current.address in attempts.tried):
@@ -149,7 +149,7 @@ class Router:
             current = None
         return self._be_on(await self._best(current, attempts))
 
-    def _be_on(self, route: Route | None) -> Route | None:
+    def _be_on(self, route: NodeRoute | None) -> NodeRoute | None:
         """Send commands there from now on."""
         self.current = route
         if route is not None:
@@ -157,7 +157,7 @@ class Router:
             self._close_unneeded()
         return route
 
-    async def _best(self, best: Route | None, attempts: Attempts) -> Route | None:
+    async def _best(self, best: NodeRoute | None, attempts: Attempts) -> NodeRoute | None:
         """Connect to the best node, which may be the one that is connected already."""
         preferred = self._last if self.settings.sticky else None
         seen = set(attempts.tried)
@@ -174,7 +174,7 @@ class Router:
                 continue
             best = await self._open(address, attempts) or best
 
-    async def _refresh(self, route: Route) -> bool:
+    async def _refresh(self, route: NodeRoute) -> bool:
         """Read HELLO again. Whether the node answered it."""
         self._hello_at = self._clock() + self.settings.hello_every  # at once: other calls needn't wait for this
         try:
@@ -184,7 +184,7 @@ class Router:
             return False
         return True
 
-    async def _move(self, current: Route) -> Route:
+    async def _move(self, current: NodeRoute) -> NodeRoute:
         """Move to the node that creates the jobs, once nothing is under way here. If that fails, stay."""
         node, self._next = self._next, None
         address = self.members.address_of(node or "", self._clock())
@@ -201,7 +201,7 @@ class Router:
         self._be_on(route)
         return route
 
-    async def _reach(self, attempts: Attempts) -> Route | None:
+    async def _reach(self, attempts: Attempts) -> NodeRoute | None:
         """Return the route to the required node; None if it can't be reached now."""
         node = attempts.node
         assert node is not None
@@ -228,7 +228,7 @@ class Router:
             raise attempts.unknown(node)
         return address
 
-    async def _open(self, address: Address, attempts: Attempts) -> Route | None:
+    async def _open(self, address: Address, attempts: Attempts) -> NodeRoute | None:
         """Connect to a node, unless that is done, and ask for its id; None if that fails."""
         for route in self._routes.values():
             if route.address == address and route.pool.connected and await self._refresh(route):
@@ -250,9 +250,9 @@ class Router:
         self._hello_at = self._clock() + self.settings.hello_every
         self.members.clear_failure(address)
         self.members.learn(hello, address)
-        return self._admit(Route(hello.node, address, pool))
+        return self._admit(NodeRoute(hello.node, address, pool))
 
-    def _admit(self, route: Route) -> Route:
+    def _admit(self, route: NodeRoute) -> NodeRoute:
         """Keep a route. An earlier one to the same node is used further, if it is connected."""
         before = self._routes.get(route.id)
         if before is not None and before.pool.connected:
@@ -283,7 +283,7 @@ class Router:
         if route is not None:
             route.needed_until = max(route.needed_until, until)
 
-    def fetched(self, route: Route, jobs: list[Job], lease: float | None) -> None:
+    def fetched(self, route: NodeRoute, jobs: list[Job], lease: float | None) -> None:
         """Remember where jobs came from and which node created them."""
         if not jobs:
             return

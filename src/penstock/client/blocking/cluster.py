@@ -15,14 +15,14 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from penstock.client import requests
 from penstock.client.addresses import parse_seeds
-from penstock.client.blocking.router import Route, Router
+from penstock.client.blocking.router import NodeRoute, NodeRouter
 from penstock.client.connection import Command, Word, refined, tls_context
 from penstock.client.requests import AddTerms, Body, Fetch, JobOrId, Request, milliseconds
-from penstock.client.settings import ConnectionSettings, Settings
+from penstock.client.settings import ClientSettings, ConnectionSettings
 from penstock.client.values import (
     Claim,
     Hello,
@@ -91,7 +91,7 @@ class ClusterClient:
             waits_max=waits_max,
             clock=clock,
         )
-        settings = Settings(
+        settings = ClientSettings(
             connections=connections,
             timeout=timeout,
             answer_timeout=answer_timeout,
@@ -103,7 +103,7 @@ class ClusterClient:
             translate=translate,
             randomness=randomness or random.Random(),
         )
-        self._router = Router(parsed, settings)
+        self._router = NodeRouter(parsed, settings)
         self._claims: dict[bytes, str] = {}  # the node of each key
         self._only: str | None = None  # the one node that is asked, if it is only one
         self._retries = True
@@ -149,10 +149,12 @@ class ClusterClient:
         view._router, view._claims, view._only, view._retries = self._router, self._claims, node, retries
         return view
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "asking":
-            raise AttributeError("asking(node=...) is now at(node), and asking(patient=False) is without_retry()")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "asking":
+                raise AttributeError("asking(node=...) is now at(node), and asking(patient=False) is without_retry()")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # Any command
 
@@ -165,7 +167,7 @@ class ClusterClient:
         request = requests.raw_many(commands)
         return [] if request is None else (self._router.run(request, self._only, retries=self._retries))[1]
 
-    def _execute(self, request: Request, node: str | None = None, *, is_required: bool = True) -> tuple[Route, Any]:
+    def _execute(self, request: Request, node: str | None = None, *, is_required: bool = True) -> tuple[NodeRoute, Any]:
         """Have one command executed, and return the route to the node that did, and its reply.
 
         The client's own node goes before the given one. An error reply is raised.

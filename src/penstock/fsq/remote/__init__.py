@@ -1,7 +1,7 @@
 """Items to other machines: JSON-RPC over HTTP.
 
 `push` sends an item to the server (`fsq jsonrpcd`) of another machine, which puts it under the same name into one of
-its queues. A reply that got lost is no harm: sending again changes nothing. The item stays where it is at the sender;
+its queues. A lost reply does no harm: sending again changes nothing. The item stays where it is at the sender;
 whoever pushes completes it.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["push", "remote_trigger_pull", "v1"]
 
 
 def push(item: FSQWorkItem, address: str, queue: str, protocol: str = "jsonrpc", token: str | None = None) -> str:
-    """Send an item to the server at an address, into a queue there; give its id."""
+    """Send an item to the server at an address, into a queue there; return its id."""
     _check(protocol)
     if item.item is None:
         raise FSQPushError(f"{item.id} is not open, so there is nothing to send")
@@ -54,4 +54,4 @@ def _call(
 
 def _check(protocol: str) -> None:
     if protocol != "jsonrpc":
-        raise ValueError(f"the only protocol is jsonrpc, not {protocol!r}")
+        raise ValueError(f"the protocol must be jsonrpc, got {protocol!r}")

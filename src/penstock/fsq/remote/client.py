@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-TIMEOUT_SECONDS = 60.0  # a server that says nothing for so long won't any more
+TIMEOUT_SECONDS = 60.0  # without an answer by then, the server is given up
 REPLY_BYTES_MAX = 1 << 20  # a reply is an id or an error
 CONTENT_TYPE = "application/json-rpc"
 
@@ -20,11 +20,11 @@ class RemoteError(ValueError):
 
 
 def call(address: str, method: str, params: list[Any] | dict[str, Any], token: str | None = None) -> Any:
-    """Call a method of the server at http://host:port/path, and give its result; ValueError for its error."""
+    """Call a method of the server at http://host:port/path, and return its result; ValueError for its error."""
     url = urlsplit(address)
     kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(url.scheme)
     if kind is None or not url.hostname:
-        raise ValueError(f"an address is http://host:port/path, not {without_token(address)!r}")
+        raise ValueError(f"an address must be http://host:port/path, got {without_token(address)!r}")
     headers = {"Content-Type": CONTENT_TYPE, "Accept-Encoding": "gzip"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -38,7 +38,7 @@ def call(address: str, method: str, params: list[Any] | dict[str, Any], token: s
             raise RemoteError(f"{response.status} {response.reason}")
         return _result(_plain(data, response.getheader("Content-Encoding", "")))
     except http.client.HTTPException as error:
-        raise RemoteError(f"no HTTP: {type(error).__name__}") from error
+        raise RemoteError(f"the reply is not valid HTTP: {type(error).__name__}") from error
     finally:
         connection.close()
 
@@ -67,6 +67,6 @@ def _result(data: bytes) -> Any:
 
 
 def without_token(address: str) -> str:
-    """Give the address for a message: its path may be a secret, and so may what stands before an `@`."""
+    """Return the address for a message: its path may be a secret, and so may what stands before an `@`."""
     url = urlsplit(address)
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"

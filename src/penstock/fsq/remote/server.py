@@ -1,6 +1,6 @@
 """The server: HTTP, who may call, and JSON-RPC.
 
-- It listens on loopback unless told otherwise. On any other address it asks for a token, in `Authorization: Bearer` or
+- It listens on loopback by default. On any other address it asks for a token, in `Authorization: Bearer` or
   as the path of the URL, since the original's client can send nothing else.
 - Without a token, the `Host` of a request must be this machine's own loopback name, and the content type must be JSON:
   so no page in a browser of this machine can call us.
@@ -71,7 +71,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class AccessRules:
     """Who may call, and how much."""
 
     host: str
@@ -83,7 +83,7 @@ class Rules:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach an address."""
+    """Whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -96,7 +96,7 @@ class TokenNeeded(Exception):
     """An address that other machines can reach, without a token."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered by a status alone."""
 
     def __init__(self, status: int) -> None:
@@ -105,7 +105,7 @@ class Refused(Exception):
 
 
 @dataclass
-class Request:
+class HttpRequest:
     """A request line and its headers."""
 
     method: str
@@ -113,12 +113,12 @@ class Request:
     headers: dict[str, str]
 
 
-def read_head(data: bytes) -> Request:
-    """Take a request's head apart; Refused if it is none."""
+def read_head(data: bytes) -> HttpRequest:
+    """Parse a request's head; RequestRefused if it is not valid."""
     lines = data.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Refused(400)
+        raise RequestRefused(400)
     headers: dict[str, str] = {}
     for line in lines[1:]:
         if not line:
@@ -127,33 +127,33 @@ def read_head(data: bytes) -> Request:
         name = name.lower()
         # Two lengths, or a length that hides behind a blank, are how requests are smuggled.
         if not colon or name != name.strip() or name in headers:
-            raise Refused(400)
+            raise RequestRefused(400)
         headers[name] = value.strip()
-    return Request(words[0], words[1], headers)
+    return HttpRequest(words[0], words[1], headers)
 
 
-def check(request: Request, rules: Rules) -> int:
-    """Give the length of the body of a request that may be served; Refused for all others."""
+def check(request: HttpRequest, rules: AccessRules) -> int:
+    """Return the length of the body of a request that may be served; RequestRefused for all others."""
     if request.method != "POST":
-        raise Refused(405)
+        raise RequestRefused(405)
     if rules.token:
         if not _has_token(request, rules.token):
-            raise Refused(401)
+            raise RequestRefused(401)
     elif not _is_own_name(request.headers.get("host", ""), rules.host):
-        raise Refused(403)
+        raise RequestRefused(403)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in _TYPES:
-        raise Refused(415)
+        raise RequestRefused(415)
     if "transfer-encoding" in request.headers:
-        raise Refused(411)
+        raise RequestRefused(411)
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
-        raise Refused(411)
+        raise RequestRefused(411)
     if len(length) > 12 or int(length) > rules.body_bytes_max:
-        raise Refused(413)
+        raise RequestRefused(413)
     return int(length)
 
 
-def _has_token(request: Request, token: str) -> bool:
+def _has_token(request: HttpRequest, token: str) -> bool:
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     wanted = token.encode()
     by_header = kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), wanted)
@@ -169,10 +169,10 @@ def _is_own_name(host: str, bound: str) -> bool:
     return name == bound.strip("[]") or is_loopback(name)
 
 
-class Handler:
+class RequestHandler:
     """Serves the connections of one worker."""
 
-    def __init__(self, rules: Rules, log: Callable[[str], None] | None = None) -> None:
+    def __init__(self, rules: AccessRules, log: Callable[[str], None] | None = None) -> None:
         self._rules = rules
         self._log = log
         self._methods = v1.methods_for(rules.queues)
@@ -202,11 +202,11 @@ class Handler:
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         try:
             if self._open > CONNECTIONS_MAX:
-                raise Refused(503)
+                raise RequestRefused(503)
             async with asyncio.timeout(self._rules.seconds_max):
                 request = read_head(await reader.readuntil(b"\r\n\r\n"))
                 body = await self._body(reader, check(request, self._rules))
-        except Refused as refused:
+        except RequestRefused as refused:
             self._note(f"refused: {refused}")
             return refused.status, b""
         except TimeoutError:
@@ -226,7 +226,7 @@ class Handler:
                 if not piece:
                     raise asyncio.IncompleteReadError(b"", length)
                 if self._held_bytes + len(piece) > self._rules.held_bytes_max:
-                    raise Refused(503)
+                    raise RequestRefused(503)
                 self._held_bytes += len(piece)
                 body += piece
             return bytes(body)
@@ -250,13 +250,13 @@ def response(status: int, body: bytes) -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
-async def work(listener: socket.socket, rules: Rules, log: Callable[[str], None] | None = None) -> None:
+async def work(listener: socket.socket, rules: AccessRules, log: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGHUP; a request that is under way is answered first."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
-    handler = Handler(rules, log)
+    handler = RequestHandler(rules, log)
     server = await asyncio.start_server(handler.serve, sock=listener, limit=HEAD_BYTES_MAX)
     await ended.wait()
     server.close()
@@ -283,13 +283,13 @@ def listen(host: str, port: int, token: str) -> socket.socket:
 
 
 class Parent:
-    """Keeps so many workers running."""
+    """Keeps a number of workers running."""
 
     def __init__(
-        self, listener: socket.socket, rules: Rules, workers: int, log: Callable[[str], None] | None = None
+        self, listener: socket.socket, rules: AccessRules, workers: int, log: Callable[[str], None] | None = None
     ) -> None:
         if not 1 <= workers <= WORKERS_MAX:
-            raise ValueError(f"there can be 1 to {WORKERS_MAX} workers, not {workers}")
+            raise ValueError(f"workers must be 1 to {WORKERS_MAX}, got {workers}")
         self._listener = listener
         self._rules = rules
         self._wanted = workers

@@ -32,7 +32,7 @@ def trigger_pull(queue: str, ignore_listener: bool = False, trigger: str | None 
 
 
 def is_down(queue: str, host: str | None = None) -> bool:
-    """Tell whether a queue, or one of its hosts, is down."""
+    """Whether a queue, or one of its hosts, is down."""
     _text(queue=queue)
     if host is not None:
         _text(host=host)
@@ -40,7 +40,7 @@ def is_down(queue: str, host: str | None = None) -> bool:
 
 
 def api_version() -> str:
-    """Give the version of these functions."""
+    """Return the version of these functions."""
     return API_VERSION
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from penstock.codec import encode
 from penstock.errors import CallerError
-from penstock.job import JobState, Move, StoredJob
+from penstock.events import Kind
+from penstock.job import JobMove, JobState, StoredJob
 from penstock.queues.aio.job import Job
 from penstock.queues.dead_letter import (
     DEAD_LETTER_QUEUE,
@@ -33,6 +34,7 @@ class DeadLetters:
         # The dead letters themselves have no limit on tries.
         is_limited = option is not None and option.max_tries and queue not in {option.queue, DEAD_LETTER_QUEUE}
         self.limit = option if is_limited else None
+        self.on_exhausted: Callable[[StoredJob, str], object] | None = None  # called with each job that is rejected
 
     def is_last_try(self, tries: int) -> bool:
         """Whether a job with this number of earlier deliveries is on its last try."""
@@ -45,10 +47,16 @@ class DeadLetters:
             raise CallerError(f"{target!r} is the dead-letter queue itself: remove the job, or redrive it")
         now_ms = await self._store._driver.now_ms()
         moves = [
-            to_dead_letters(job, stored_body(job), self._queue, error, now_ms)
+            to_dead_letters(job, stored_body(job), self._queue, error, now_ms, keeps_id=self._store._driver.keeps_ids)
             for job, error in zip(jobs, errors, strict=True)
         ]
-        return await self._store._move(self._queue, target, moves, "deadletter")
+        moved = await self._store._move(self._queue, target, moves, "deadletter")
+        events = self._store._events
+        if events is not None:
+            for job, error, is_moved in zip(jobs, errors, moved, strict=True):
+                if is_moved:
+                    events.record(Kind.FAILED, self._queue, job, error=error, to_queue=target, is_news=True)
+        return moved
 
     async def reject_exhausted(self, jobs: list[StoredJob]) -> list[StoredJob]:
         """Move jobs that had all their tries to the dead letters, since a worker died in the last; return the others.
@@ -64,7 +72,11 @@ class DeadLetters:
         for job, _ in exhausted:
             # Here the last delivery is among the tries; `x-dl-tries` are those before the last one.
             job.tries = max(0, job.tries - 1)
-        await self.add([job for job, _ in exhausted], [error for _, error in exhausted])
+        moved = await self.add([job for job, _ in exhausted], [error for _, error in exhausted])
+        if self.on_exhausted is not None:
+            for (job, error), is_moved in zip(exhausted, moved, strict=True):
+                if is_moved:
+                    self.on_exhausted(job, error)
         return [job for job, error in zip(jobs, errors, strict=True) if not error]
 
 
@@ -83,7 +95,7 @@ async def redrive(
     cursor = None
     while limit is None or done < limit:
         page = await driver.peek(queue.name, None, PAGE, cursor)
-        chosen: dict[str, list[Move]] = {}
+        chosen: dict[str, list[JobMove]] = {}
         left = len(page.jobs) if limit is None else limit - done
         for stored in page.jobs:
             home = to or stored.headers.get(FROM_QUEUE)
@@ -93,7 +105,13 @@ async def redrive(
                 left -= 1
         before = done
         for home, moves in chosen.items():
-            done += sum(await queue.store._move(queue.name, home, moves, None))
+            went = await queue.store._move(queue.name, home, moves, None)
+            done += sum(went)
+            events = queue.store._events
+            if events is not None:
+                for move, is_moved in zip(moves, went, strict=True):
+                    if is_moved:
+                        events.record(Kind.REDRIVEN, queue.name, move.lease.id, attempt=0, to_queue=home, is_news=True)
         moved(done - before)
         cursor = page.cursor
         if cursor is None:

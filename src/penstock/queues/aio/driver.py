@@ -12,27 +12,27 @@ dead-letter limits or coalescing: `queue` does that for all of them. Rules that 
    a lease that ran out. The others begin when `ack` or `extend` says so. To begin doesn't change a token. `unbegun`
    counts leases in a row: it is 0 again once a lease has begun, or the job was given back. A nack always counts as a
    try.
-4. Calls take lists and answer lists, an entry for each, in order.
+4. Calls take lists and return lists, an entry for each, in order.
 5. Cancelling a call, or losing the connection under it, never loses a job that the server kept: it stays, or it comes
-   back when its lease is over. The errors are `ConnectionLost` where nothing can have been done (or where to do it
-   again is harmless), `OutcomeUnknown` where it may have been, `StoreError` where the server refuses.
-6. What Keuss also writes has Keuss' names and forms; what is only ours lives in places that a Node peer never reads.
+   back when its lease is over. The errors are `ConnectionLost` where nothing was done (or where to repeat it is
+   harmless), `OutcomeUnknown` where it may have been done, `StoreError` where the server refuses.
+6. What Keuss also writes has Keuss' names and forms; what is only ours is stored where a Node peer never reads.
 """
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from penstock.errors import CallerError
-from penstock.job import JobState, Lease, Mark, Move, NewJob, Sizes, StoredJob
+from penstock.job import LIVE, JobMove, JobState, Lease, Mark, NewJob, Sizes, StoredJob
 from penstock.queues.aio.signal import Signal
 from penstock.queues.aio.stats import Stats
 from penstock.queues.capabilities import Capability
-from penstock.queues.options import OPTIONS, POLL_S, Address, Options
+from penstock.queues.options import OPTIONS, POLL_S, Options, StoreURL
 from penstock.queues.scan import NOTHING, Part, Rows, Wanted, bound, columns_of
 
-PAGE = 500  # jobs looked at in one call
+PAGE = 500  # jobs read in one call
 
 
 class Page(NamedTuple):
@@ -40,6 +40,14 @@ class Page(NamedTuple):
 
     jobs: list[StoredJob]
     cursor: str | None
+
+
+class NewValue(NamedTuple):
+    """A text to be kept under a key."""
+
+    key: str
+    text: str
+    ttl_ms: int
 
 
 class Driver:
@@ -54,30 +62,42 @@ class Driver:
     can_wait: ClassVar[bool] = False
     # The store itself holds back the jobs of a paused queue.
     pauses_itself: ClassVar[bool] = False
-    # It has a shorter way for jobs of which there is nothing to say but their bodies: `push_bodies`.
+    # It has `push_bodies`, a faster call for jobs without options.
     takes_bodies: ClassVar[bool] = False
     poll_s: ClassVar[float] = POLL_S
     # How often to ask for the store's `version` while somebody waits: for stores whose other users send no signals.
     watch_s: ClassVar[float | None] = None
     batch_max: ClassVar[int] = 1000  # jobs in one call: the queue cuts larger ones
-    # Options that only this kind of store has; any other is refused. None leaves it to the driver to look at them.
+    # Options that only this kind of store has; any other is refused. None: the driver checks them itself.
     own_options: ClassVar[frozenset[str] | None] = None
-    # What `look` compares by itself: columns of `Wanted.limits`, and `id` for `Wanted.ids`. States it always does.
+    # What `scan_page` compares by itself: columns of `Wanted.limits`, and `id` for `Wanted.ids`. States it always does.
     compares: ClassVar[frozenset[str]] = frozenset()
+    # Jobs are leased before the key of their claim is written: a failure in between leaves them to their leases.
+    claims_in_steps: ClassVar[bool] = False
     # Whether jobs can be had again by their marks, where there are no claims.
     has_marks: ClassVar[bool] = False
     # Calls take no time, so that the async form needs no thread for them.
     is_in_memory: ClassVar[bool] = False
     # Whether it can write a counter in the same step as what it counts, where its own statistics are in use.
     can_count: ClassVar[bool] = False
+    # Jobs can be where they are known of, but not reached: those are READY, and shown as AWAY.
+    has_away: ClassVar[bool] = False
+    # A move that takes two steps is given a unique key, and stores no second job if it is repeated.
+    keys_moves: ClassVar[bool] = False
+    # A job that moves to another queue keeps its id.
+    keeps_ids: ClassVar[bool] = True
+    # It has `put_values`; others are asked to keep one text after the other.
+    puts_values_together: bool = False
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         self.address = address
         self.options = options
         self.extra = extra  # options that only this driver knows, as arguments; those of the URL are in address.rest
         self.shift_ms = 0
         self.counts_in: str | None = None  # the namespace whose counters this driver writes by itself
         self.uncounted: set[str] = set()  # queues whose counters are kept elsewhere all the same
+        # Queues in which the end of a job has made another one ready, which consumers have not heard of yet.
+        self.freed: set[str] = set()
         if self.own_options is not None:
             self._check_options(self.own_options)
 
@@ -87,15 +107,20 @@ class Driver:
             known = ", ".join(sorted({*OPTIONS, *own}))
             raise CallerError(f"{self.address.url} has no option {unknown[0]!r}; there are {known}")
 
+    @classmethod
+    def kind_of(cls, scheme: str) -> tuple[str, frozenset[Capability]]:
+        """Return the type and the capabilities of a scheme: they differ where several schemes share a driver."""
+        return cls.type, cls.capabilities
+
     @property
     def place(self) -> str:
-        """Says whether two stores of one process are the same place: their local signals reach each other then."""
+        """Where the jobs are: stores of one process with the same place share their local signals."""
         # Several schemes may mean one kind of store.
         return f"{type(self).__name__}:{self.address.url.partition(':')[2]}"
 
     @property
     def delays_by_id(self) -> bool:
-        """Whether a nack can have a delay with the token that `reserved` gives."""
+        """Whether a nack can have a delay with a token that `reserved` returned."""
         return True
 
     async def open(self) -> None:
@@ -105,7 +130,7 @@ class Driver:
         """Let go of everything. Never raises for a server that is gone."""
 
     def own_signal(self) -> Signal | None:
-        """How this store's server itself tells consumers; None if it can't: then signals stay in this process."""
+        """Return the store's own signal; None if it has none: then signals stay in this process."""
         return None
 
     def aio_signal(self) -> Any:
@@ -119,6 +144,14 @@ class Driver:
     async def counters(self, queue: str) -> dict[str, int]:
         """Return what the store's server counts by itself, beside the counters of the library."""
         return {}
+
+    async def records_events(self) -> bool:
+        """Whether the store's server records the events of jobs by itself."""
+        return False
+
+    def moves_in_one_step(self, queue: str, to: str, is_changed: bool) -> bool:
+        """Whether a move between two queues is atomic; `is_changed` says that the job becomes another one by it."""
+        return Capability.ATOMIC_MOVE in self.capabilities
 
     def counts(self, queue: str) -> bool:
         """Whether the counters of a queue are written by the driver, each in one step with what it counts."""
@@ -135,6 +168,10 @@ class Driver:
         """Return the store's time: here that of this machine, for stores that have no server."""
         return time.time_ns() // 1_000_000 + self.shift_ms
 
+    def freeze(self, now: Callable[[], float]) -> None:
+        """Let the store's time be what a function returns, in seconds; only where no server has a clock of its own."""
+        raise CallerError(f"{self.address.url} has its server's clock, which can't be replaced")
+
     async def version(self) -> int:
         """Another number whenever somebody else has changed the store; only for stores that are to be watched."""
         raise NotImplementedError
@@ -143,15 +180,18 @@ class Driver:
         """Check a job and put what will be sent into `job.prepared`: BadPayload is raised here, before all else."""
 
     async def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
-        """Store jobs; give their ids, or, for a unique key that is taken, the id of the job that has it.
+        """Store jobs; return their ids, or, for a unique key that is taken, the id of the job that has it.
 
         Several keys in one call may be equal: the first wins. With a channel, the store's own signal is sent along,
         with the lowest time of maturity in milliseconds.
         """
         raise NotImplementedError
 
+    async def flush(self, queue: str) -> None:
+        """Store what `push` has only buffered. Raises if it can't; then it is kept."""
+
     async def push_bodies(self, queue: str, bodies: Sequence[bytes]) -> list[str]:
-        """Store jobs that are ready at once and have no options; give their ids."""
+        """Store jobs that are ready at once and have no options; return their ids."""
         raise NotImplementedError
 
     async def push_within(self, connection: Any, queue: str, jobs: Sequence[NewJob]) -> list[str]:
@@ -186,7 +226,7 @@ class Driver:
     async def nack(
         self, queue: str, leases: Sequence[Lease], delays_ms: Sequence[int], channel: str | None
     ) -> list[bool]:
-        """Give jobs back; each is ready after its delay, with one try more."""
+        """Return jobs to their queue; each is ready after its delay, with one try more."""
         raise NotImplementedError
 
     async def extend(
@@ -199,7 +239,7 @@ class Driver:
         raise NotImplementedError
 
     async def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None = None
     ) -> list[bool]:
         """Take jobs out of a queue and put what they become into another, each in one step where the store can.
 
@@ -213,17 +253,18 @@ class Driver:
         raise NotImplementedError
 
     async def purge(self, queue: str) -> int:
-        """Remove all jobs that nobody has reserved; gives how many."""
+        """Remove all jobs that nobody has reserved; return how many."""
         raise NotImplementedError
 
     async def peek(self, queue: str, state: JobState | None, count: int, cursor: str | None = None) -> Page:
-        """Look at jobs, oldest maturity first, of all states if none is given. Jobs may come and go between pages."""
+        """Read jobs without taking them, oldest maturity first, of all states if none is named. Jobs may come and go
+        between pages."""
         raise NotImplementedError
 
     async def reserved(self, queue: str, ids: Sequence[str]) -> list[StoredJob | None]:
         """Look up reserved jobs by id, each with the token of its lease; None for one that nobody has reserved.
 
-        Here by `peek`, which looks at all reserved jobs. A store with a shorter way has its own.
+        Here by `peek`, which reads all reserved jobs. A store that can do better overrides it.
         """
         wanted = set(ids)
         found: dict[str, StoredJob] = {}
@@ -238,16 +279,16 @@ class Driver:
         return [found.get(job_id) for job_id in ids]
 
     async def parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
-        """How a look at these queues is cut, so that several processes can share it."""
+        """Return the parts of a scan of these queues, which several processes can read at the same time."""
         return [Part((queue,)) for queue in queues]
 
-    async def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
-        """Look at the jobs of a part, about `count` at a time. Here by `peek`, state after state.
+    async def scan_page(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        """Return the next jobs of a part, about `count`. Here by `peek`, state after state.
 
-        It ends on a busy queue, too: of each state it shows as many jobs as there were at the beginning.
+        It ends on a busy queue, too: of each state it returns as many jobs as there were at the beginning.
         """
         (queue,) = part.queues
-        states = [state for state in JobState if state in wanted.states]
+        states = [state for state in LIVE if state in wanted.states]
         if cursor is None:
             sizes = await self.sizes(queue)
             left, begin = [bound(sizes, state) for state in states], None
@@ -266,11 +307,11 @@ class Driver:
         raise NotImplementedError
 
     async def ready(self, queue: str) -> int:
-        """How many jobs are ready. A store where the other sizes cost more has a shorter way to this one."""
+        """Return how many jobs are ready. A store where the other sizes cost more overrides it."""
         return (await self.sizes(queue)).ready
 
     async def next_mature_ms(self, queue: str) -> int | None:
-        """When the next job is ready, be it scheduled or reserved; None for an empty queue."""
+        """Return when the next job is ready, scheduled and reserved ones included; None for an empty queue."""
         raise NotImplementedError
 
     async def queues(self) -> list[str]:
@@ -286,36 +327,58 @@ class Driver:
         raise NotImplementedError
 
     async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
-        """Reserve up to `count` jobs under a key, or give those that the key has, with their leases made anew.
+        """Reserve up to `count` jobs under a key, or return those that the key has, with new leases.
 
         Of an old key: jobs that were ended or taken by others are left out, and no others come in their place, also if
         none is left. A key lives until it is acked or nacked, also past the end of its leases. If there was no job to
-        reserve, or `count` is 0, no key is made: the next call with it reserves anew.
+        reserve, or `count` is 0, no key is made: the next call with it reserves.
         """
         raise NotImplementedError
 
+    async def claim_unread(self, queue: str, key: str, count: int, lease_ms: int) -> int:
+        """Claim as `claim` does, and return how many jobs the key has; the jobs themselves need not leave the store."""
+        return len(await self.claim(queue, key, count, lease_ms))
+
     async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
-        """Make the leases under a key end so long from now; gives how many it still has."""
+        """Make the leases under a key end `lease_ms` from now; return how many jobs it still has."""
         raise NotImplementedError
 
     async def ack_claim(self, queue: str, key: str) -> int:
-        """End the jobs under a key, and the key; gives how many were ended."""
+        """Acknowledge the jobs under a key, and end the key; return how many."""
         raise NotImplementedError
 
     async def nack_claim(self, queue: str, key: str, delay_ms: int) -> int:
-        """Give the jobs under a key back, and end the key; gives how many were given back."""
+        """Return the jobs under a key to their queue, and end the key; return how many."""
         raise NotImplementedError
 
-    # Jobs by their marks: for who keeps account of what it holds, on a store that can't.
+    # Values under keys, beside the queues.
+
+    async def put_values(self, values: Sequence[NewValue]) -> None:
+        """Keep several texts, in one step or one round trip; only asked where `puts_values_together`."""
+        raise NotImplementedError
+
+    async def put_value(self, key: str, value: str, ttl_ms: int) -> None:
+        """Keep a text under a key for a time, in place of what was there."""
+        raise NotImplementedError
+
+    async def value(self, key: str) -> str | None:
+        """Return the text under a key; None if there is none, or its time is over."""
+        raise NotImplementedError
+
+    async def remove_value(self, key: str) -> None:
+        """Remove what is under a key."""
+        raise NotImplementedError
+
+    # Jobs by their marks: for callers that note what they hold, on a store without claims.
 
     async def regain(self, queue: str, marks: Sequence[Mark]) -> list[StoredJob]:
         """Have jobs again that were reserved: those that nobody has had since, with new leases. Others are left out."""
         raise NotImplementedError
 
     async def keep(self, queue: str, marks: Sequence[Mark]) -> float | None:
-        """Let the leases of jobs begin anew; gives how many seconds the shortest has now, None if none is known."""
+        """Start the leases of jobs again; return how many seconds the shortest has now, None if none is known."""
         raise NotImplementedError
 
     async def end(self, queue: str, marks: Sequence[Mark]) -> int:
-        """End jobs, whoever has them; gives how many were not ended yet."""
+        """End jobs, whoever has them; return how many were not ended yet."""
         raise NotImplementedError

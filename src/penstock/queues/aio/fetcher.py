@@ -1,14 +1,14 @@
 """How callers wait for jobs.
 
-All who wait for jobs of one queue are served by one pump. In each round it asks the store for as many jobs as are
-wanted, in one call, and hands them out, first come first served. Then it sleeps until a signal comes, another caller
-comes, somebody's time is over, the next job is due, or the poll interval has passed: a lost signal costs no more. A
-store whose other users send no signals is watched meanwhile: that costs less than to ask for jobs. It is looked at
-often after a job, and ever less the longer none has come.
-It runs only while somebody waits. A store that can wait by itself is asked once in this way; then each caller that got
-nothing waits on the server.
+All callers that wait for jobs of one queue are served by one task. In each round it asks the store for as many jobs as
+are wanted, in one call, and hands them out, first come first served. Then it sleeps until a signal comes, another
+caller comes, a caller's time is over, the next job is due, or the poll interval has passed: a lost signal costs no
+more. A store whose other users send no signals is asked meanwhile whether it has changed, which costs less than to ask
+for jobs: often after a job, and less often the longer none has come.
+The task runs only while a caller waits. A store that can wait by itself is asked once in this way; then each caller
+that got nothing waits on the server.
 
-A caller that is cancelled never takes a job with it: what the store gave for it goes to the next, or back.
+A caller that is cancelled never takes a job with it: its jobs go to the next caller, or back to the store.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from penstock.queues.aio.signal import SignalListener
 from penstock.queues.aio.taker import Taker
 from penstock.queues.polling import NAP_S, TROUBLE_S, watch_pause
 
-WAIT_SLICE_S = 5.0  # of a store that waits by itself: so long it may take until a cancelled wait is noticed there
+WAIT_SLICE_S = 5.0  # of a store that can wait: it notices a cancelled wait after this time at most
 
 
 class _Request:
@@ -39,7 +39,7 @@ class _Request:
         self.begin = begin  # how many of these jobs begin at once; None: all
         self.name = name
         self.since = time.time()
-        self.deadline = deadline  # by the loop's clock; None waits for ever
+        self.deadline = deadline  # by the loop's clock; None waits forever
         self.label = label
         self.future: asyncio.Future[list[StoredJob]] = asyncio.get_running_loop().create_future()
 
@@ -55,8 +55,8 @@ class Fetcher:
         self._batch_max = taker.driver.batch_max
         self._requests: deque[_Request] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self._bell = asyncio.Event()
-        self._served: dict[_Request, asyncio.Task[Any]] = {}  # who waits on the server, and in which call
+        self._wakeup = asyncio.Event()
+        self._served: dict[_Request, asyncio.Task[Any]] = {}  # callers that wait on the server, and their calls
         self._tasks: set[asyncio.Task[Any]] = set()
         self._trouble: PenstockError | None = None
         self._got_s = 0.0  # when the last job came, by the loop's clock
@@ -75,9 +75,9 @@ class Fetcher:
             if not request.future.done()
         ]
 
-    def ring(self) -> None:
-        """Something may have come: look again."""
-        self._bell.set()
+    def wake(self) -> None:
+        """Ask the store again: something may have come."""
+        self._wakeup.set()
 
     async def get(
         self,
@@ -91,7 +91,7 @@ class Fetcher:
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         request = _Request(count, begin, deadline, label, name)
         self._requests.append(request)
-        self._bell.set()
+        self._wakeup.set()
         if self._pump is None:
             self._pump = asyncio.get_running_loop().create_task(self._run())
         try:
@@ -103,7 +103,7 @@ class Fetcher:
             raise
 
     def cancel(self, label: object = None, why: str = "the wait was cancelled") -> int:
-        """End waits: those with a label, or all. Gives how many."""
+        """End waits: those with a label, or all. Return how many."""
         chosen = [
             request
             for request in (*self._requests, *self._served)
@@ -111,7 +111,7 @@ class Fetcher:
         ]
         for request in chosen:
             request.future.set_exception(WaitCancelled(why))
-        self._bell.set()
+        self._wakeup.set()
         return len(chosen)
 
     async def close(self, why: str = "the store was closed") -> None:
@@ -125,7 +125,7 @@ class Fetcher:
     async def _run(self) -> None:
         try:
             while self._prune():
-                self._bell.clear()
+                self._wakeup.clear()
                 try:
                     more = await self._round()
                     if not more and self._prune():
@@ -149,20 +149,21 @@ class Fetcher:
                 request.future.set_exception(problem)
 
     async def _round(self) -> bool:
-        """Ask once for all who wait. True if there may be more at once."""
+        """Ask once for all callers. True if there may be more jobs at once."""
         wanted = min(sum(request.count for request in self._requests), self._batch_max)
         jobs: list[StoredJob] = []
         try:
-            await self._listener.open()
+            if not self._listener.open.is_done:
+                await self._listener.open()
             if not await self._taker.pause.holds_back():
                 jobs = await self._taker.take(self._lease_ms, wanted, 0, self._begin())
             self._trouble = None
         except ConnectionLost as problem:
-            # The store may come back: who has time goes on waiting.
+            # The store may come back: callers that have time go on waiting.
             self._trouble = problem
         self._hand_out(jobs)
         is_more = bool(jobs) and len(jobs) >= wanted
-        # Who has no time to wait gets what is there, also if it takes several calls to fetch it.
+        # A caller with no time to wait gets what is there, also if it takes several calls to fetch it.
         if not is_more:
             self._expire()
         return is_more
@@ -194,22 +195,22 @@ class Fetcher:
                     request.future.set_result([])
 
     async def _nap(self) -> None:
-        """Sleep until there is a reason to look again."""
+        """Sleep until there is a reason to ask again."""
         delay = self._poll_s
         if self._trouble is not None:
             delay = min(delay, TROUBLE_S)
-        elif not self._bell.is_set():
+        elif not self._wakeup.is_set():
             with suppress(ConnectionLost):
                 due = await self._taker.seconds_to_next()
                 delay = delay if due is None else min(delay, due)
-        # A job that is due, but that the store won't give yet, must not make this a race with the event loop.
+        # A job that is due, but that the store doesn't return yet, must not make this a busy loop.
         delay = min([max(delay, NAP_S), *self._times_left()])
         await self._sleep(delay)
 
     async def _sleep(self, delay: float) -> None:
-        """Until the bell rings, or something changed in a store that must be watched."""
+        """Sleep until `wake`, or until a store that must be watched has changed."""
         watch_s = self._taker.driver.watch_s
-        while delay > 0 and not self._bell.is_set():
+        while delay > 0 and not self._wakeup.is_set():
             step = delay
             if watch_s is not None:
                 if self._trouble is None and await self._has_changed():
@@ -218,7 +219,7 @@ class Fetcher:
                 step = min(delay, watch_pause(watch_s, idle_s))
             with suppress(TimeoutError):
                 async with asyncio.timeout(step):
-                    await self._bell.wait()
+                    await self._wakeup.wait()
             delay -= step
 
     async def _has_changed(self) -> bool:
@@ -236,7 +237,7 @@ class Fetcher:
         return [max(0.0, r.deadline - now) for r in self._requests if r.deadline is not None and not r.future.done()]
 
     def _wait_there(self) -> None:
-        """Everybody who still waits does so on the server, each in a call of its own."""
+        """Let each caller that still waits do so on the server, in a call of its own."""
         for request in self._requests:
             task = self._start(self._serve(request))
             self._served[request] = task
@@ -290,4 +291,4 @@ class Fetcher:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # what could not be given back comes back with its lease's end: nobody to tell
+            task.exception()  # jobs that could not be returned come back when their leases end

@@ -1,5 +1,6 @@
 """A job in a worker's hands."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -9,7 +10,7 @@ from penstock.codec import decode, encode
 from penstock.errors import LeaseLost
 from penstock.job import JobState, Lease, StoredJob
 from penstock.queues.dead_letter import Error
-from penstock.queues.push import Duration
+from penstock.queues.push import UNCHANGED, Duration
 
 if TYPE_CHECKING:
     from penstock.queues.aio.queue import Queue
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class Job:
     """One delivery of a job.
 
-    A reserved job is ended by one of `ack`, `nack` and `fail`; each raises LeaseLost, and changes nothing, if the lease
-    is over. As a context manager it is acked when the block ends, and given back when the block raises:
+    A reserved job is ended by one of `ack`, `nack`, `fail` and `move`; each raises LeaseLost, and changes nothing, if
+    the lease is over. As a context manager it is acked when the block ends, and given back when the block raises:
 
         async with await queue.reserve() as job:
             send(job.payload)
@@ -30,7 +31,7 @@ class Job:
     def __init__(self, queue: Any, stored: StoredJob, lease: float | None = None) -> None:
         self.queue: Queue = queue  # Any above, since the parts of a queue make its jobs
         self.stored = stored
-        self.lease = lease  # seconds, as asked for; None for a job that was popped or looked at
+        self.lease = lease  # seconds, as asked for; None for a job that was popped or peeked at
         self.ended = False  # whether `ack`, `nack` or `fail` of this object ended the delivery
         self.lost = False  # set by a worker once the lease is gone: a handler that sees it may as well stop
         self._payload: Any = _UNREAD
@@ -125,13 +126,27 @@ class Job:
         self.ended = True
 
     async def extend(self, lease: Duration | None = None) -> None:
-        """Keep the job for so many seconds from now; by default for as long as it was reserved."""
+        """Let the lease end `lease` seconds from now; by default as long as it was at the reserve."""
         await self.queue.extend(self, lease)
 
     async def fail(self, error: Error = "") -> None:
         """The job can't be done at all: it goes to the dead letters, with the text, or the exception and the last lines
         of its traceback."""
         await self.queue.fail(self, error)
+        self.ended = True
+
+    async def move(
+        self,
+        to: "str | Queue",
+        *,
+        payload: Any = UNCHANGED,
+        headers: Mapping[str, Any] | None = None,
+        delay: Duration = 0,
+        at: float | datetime | None = None,
+    ) -> None:
+        """This step is done: the job goes to another queue of the store, with another payload if one is given; see
+        `Queue.move`."""
+        await self.queue.move(self, to, payload=payload, headers=headers, delay=delay, at=at)
         self.ended = True
 
     async def __aenter__(self) -> Self:

@@ -1,11 +1,11 @@
-"""Moves the jobs of a queue to a queue of another store, so that a move which was cut off can be taken up again.
+"""Moves the jobs of a queue to a queue of another store, so that a move which was interrupted can be resumed.
 
 Ready jobs are taken in batches, stored over there, then ended here. Where the source has claims, a batch is claimed
-under a key that only this move uses: taken up again, it begins with the batch that was under way, at once. Where the
+under a key that only this move uses: a resumed move begins with the batch that was under way. Where the
 target has unique keys, a job that had already arrived isn't stored twice. Without them a job may arrive twice if the
-move was cut off between the two steps; it is never lost.
+move was interrupted between the two steps; it is never lost.
 
-Scheduled jobs keep their time where the target can delay. Jobs in the hands of workers stay.
+Scheduled jobs keep their time where the target can delay. Reserved jobs stay.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,14 +21,15 @@ from penstock.queues.capabilities import Capability
 from penstock.queues.push import Push
 
 BATCH = 500
-UNIQUE_FOR_S = 24 * 3600.0  # so long a move that was cut off can be taken up again without doubles
+UNIQUE_FOR_S = 24 * 3600.0  # how long a move that was interrupted can be repeated without duplicates
 LEASE_S = 600.0
 
 Progress = Callable[[int], None]
 
 
-async def copy(source: Queue, target: Queue, moved: Progress = lambda count: None) -> int:
-    """Move all jobs that nobody has reserved; tells `moved` of each batch. Gives how many went."""
+async def move(source: Queue, target: Queue, moved: Progress = lambda count: None) -> int:
+    """Move all jobs that are not reserved; `moved` is called with the size of each batch. Return how many were
+    moved."""
     if source.store.place == target.store.place and source.name == target.name:
         raise CallerError("source and target are the same queue")
     key = "penstock-copy:" + sha256(f"{target.store.url} {target.name}".encode()).hexdigest()[:32]
@@ -41,11 +42,11 @@ async def copy(source: Queue, target: Queue, moved: Progress = lambda count: Non
         await _end(source, key, jobs)
         total += len(jobs)
         moved(len(jobs))
-    return total + await _copy_scheduled(source, target, moved)
+    return total + await _move_scheduled(source, target, moved)
 
 
 async def _take(source: Queue, key: str) -> list[Job]:
-    """The next batch: of an earlier move first."""
+    """Return the next batch: that of an interrupted move first."""
     having = source.store.capabilities
     if Capability.CLAIM in having:
         jobs = await source.claim(key, BATCH, lease=LEASE_S)
@@ -56,7 +57,7 @@ async def _take(source: Queue, key: str) -> list[Job]:
         return jobs
     if Capability.RESERVE in having:
         return await source.reserve_many(BATCH, lease=LEASE_S)
-    # A store that can only pop: what is under way when the move is cut off would be lost, so it goes one by one.
+    # A store that can only pop: what is under way when the move is interrupted would be lost, so it goes one by one.
     return await source.pop_many(1)
 
 
@@ -68,8 +69,8 @@ async def _end(source: Queue, key: str, jobs: Iterable[Job]) -> None:
         await source.ack_many(jobs)
 
 
-async def _copy_scheduled(source: Queue, target: Queue, moved: Progress) -> int:
-    """Jobs that wait for their time: stored over there first, then removed here."""
+async def _move_scheduled(source: Queue, target: Queue, moved: Progress) -> int:
+    """Move scheduled jobs: each is stored in the target first, then removed from the source."""
     having = source.store.capabilities
     if not {Capability.PEEK, Capability.REMOVE, Capability.DELAY} <= having:
         return 0
@@ -80,26 +81,26 @@ async def _copy_scheduled(source: Queue, target: Queue, moved: Progress) -> int:
     async for job in source.jobs(state=JobState.SCHEDULED):
         batch.append(job)
         if len(batch) >= BATCH:
-            total += await _shift(source, target, batch, moved)
+            total += await _move_batch(source, target, batch, moved)
             batch = []
     if batch:
-        total += await _shift(source, target, batch, moved)
+        total += await _move_batch(source, target, batch, moved)
     return total
 
 
-async def _shift(source: Queue, target: Queue, batch: list[Job], moved: Progress) -> int:
+async def _move_batch(source: Queue, target: Queue, batch: list[Job], moved: Progress) -> int:
     await target.push_many([_push(job, target, job.mature) for job in batch])
     gone = sum(await source.remove(*[job.id for job in batch]))
     moved(gone)
     return gone
 
 
-def _push(job: Job, target: Queue, mature: float | None = None) -> Push:
+def _push(job: Job, target: Queue, at: float | None = None) -> Push:
     having = target.store.capabilities
     is_unique = Capability.UNIQUE in having and bool(job.id)
     return Push(
         _payload(job) if target.store.keeps_payloads else job.body,
-        mature=mature,
+        at=at,
         tries=job.tries,
         headers=job.headers if Capability.HEADERS in having else None,
         unique=_key(job) if is_unique else None,

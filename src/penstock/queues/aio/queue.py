@@ -5,35 +5,56 @@ served by one `Fetcher` for each way of taking them.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 from weakref import WeakSet
 
 from penstock.codec import check_codec
-from penstock.errors import CallerError, ConnectionLost, LeaseLost
-from penstock.job import Consumer, JobState, Lease, Mark, NewJob, Sizes, StoredJob
-from penstock.queues.aio.dead_letters import DeadLetters, redrive
+from penstock.errors import CallerError, ConnectionLost, LeaseLost, PenstockError
+from penstock.events import Kind
+from penstock.job import Consumer, JobMove, JobState, Lease, Mark, NewJob, Sizes, StoredJob
+from penstock.queues.aio.dead_letters import DeadLetters, redrive, stored_body
 from penstock.queues.aio.driver import Driver
 from penstock.queues.aio.fetcher import Fetcher
 from penstock.queues.aio.job import Job
 from penstock.queues.aio.runtime import Coalescer, Once
-from penstock.queues.aio.services import Channel, Pause
+from penstock.queues.aio.services import Channel
 from penstock.queues.aio.signal import SignalListener
 from penstock.queues.aio.stats import shown
-from penstock.queues.aio.taker import Taker
+from penstock.queues.aio.taker import Pause, Taker
 from penstock.queues.backoff import Backoff
-from penstock.queues.capabilities import Capability, require
-from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter, Error
-from penstock.queues.options import checked_lease
-from penstock.queues.push import Duration, Push, is_number, milliseconds, new_job, plain_seconds, point_ms
+from penstock.queues.capabilities import Capability, lacking
+from penstock.queues.dead_letter import DEAD_LETTER_QUEUE, DeadLetter, Error, check_error
+from penstock.queues.events import StoreEvents
+from penstock.queues.options import Limit, checked_dead_letter, checked_lease
+from penstock.queues.push import (
+    RENAMED,
+    UNCHANGED,
+    Duration,
+    Push,
+    Transfer,
+    check_claim_key,
+    check_text,
+    is_number,
+    is_text,
+    milliseconds,
+    move_key,
+    new_job,
+    plain_seconds,
+    point_ms,
+    shortened,
+    unexpected_keyword,
+)
 
 if TYPE_CHECKING:
     from penstock.queues.aio.store import Store
 
 NAME_BYTES_MAX = 1024  # of a queue; PostgreSQL takes fewer, and says so
-SHOWN_MAX = 80  # characters of a wrong name in an error
 PAGE = 500  # jobs read in one round trip
+# How long a move of two steps that was cut off can be repeated without a second job. Leases are far shorter.
+MOVE_KEY_MS = 3_600_000
+REMOVALS_MAX = 3  # attempts to remove a reserved job: its token changes with each extension, which are far rarer
 
 
 class Queue:
@@ -54,7 +75,7 @@ class Queue:
         driver = store._driver
         _check_name("a queue name", name, driver)
         if dead_letter is not None:
-            # Now, not when the first job is given up: a worker would end then, with reserved jobs.
+            # Now, not at the first dead letter: that would end a worker that has reserved jobs.
             _check_name("the name of the dead-letter queue", dead_letter.queue, driver)
         self.store = store
         self.name = name
@@ -94,8 +115,8 @@ class Queue:
     def with_options(
         self,
         *,
-        dead_letter: DeadLetter | None = None,
-        lease: float | None = None,
+        dead_letter: Limit | None = None,
+        lease: Duration | None = None,
         backoff: Backoff | None = None,
     ) -> "Queue":
         """Return another object of this queue with other options; those left out are this one's.
@@ -105,7 +126,7 @@ class Queue:
         variant = Queue(
             self.store,
             self.name,
-            dead_letter=self.dead_letter if dead_letter is None else dead_letter,
+            dead_letter=self.dead_letter if dead_letter is None else checked_dead_letter(dead_letter),
             lease=self.lease if lease is None else lease,
             codec=self.codec,
             backoff=self.backoff if backoff is None else backoff,
@@ -121,7 +142,7 @@ class Queue:
         payload: Any,
         *,
         delay: Duration = 0,
-        mature: float | datetime | None = None,
+        at: float | datetime | None = None,
         tries: int = 0,
         headers: Mapping[str, Any] | None = None,
         ttl: Duration | None = None,
@@ -130,21 +151,24 @@ class Queue:
         unique: str | None = None,
         unique_for: Duration = 0,
         connection: Any = None,
+        **unknown: Never,
     ) -> str:
-        """Store a job; gives its id.
+        """Store a job; return its id.
 
-        Times are seconds or timedeltas; `mature` is a unix time, or a datetime that has a time zone.
+        Times are seconds or timedeltas; `at` is a unix time, or a datetime that has a time zone.
         With `unique`, the id of the job that already has the key, if there is one, or was within `unique_for` seconds.
         With `connection`, within the transaction that is open there.
         """
+        if unknown:
+            raise unexpected_keyword("push", unknown, RENAMED)
         self._check_not_drained()
-        job = self._new(Push(payload, delay, mature, tries, headers, ttl, retry, replicate, unique, unique_for))
+        job = self._new(Push(payload, delay, at, tries, headers, ttl, retry, replicate, unique, unique_for))
         if connection is not None:
             return (await self._push_within(connection, [job]))[0]
         return await self._pushes.add(job)
 
     async def push_many(self, payloads: Iterable[Any], *, connection: Any = None, **options: Any) -> list[str]:
-        """Store many jobs, 1,000 a round trip; gives their ids. A payload with options of its own is a `Push`."""
+        """Store many jobs, 1,000 a round trip; return their ids. A payload with options of its own is a `Push`."""
         self._check_not_drained()
         items = list(payloads)
         is_short = connection is None and not options and self.store._driver.takes_bodies
@@ -159,11 +183,14 @@ class Queue:
         return ids
 
     async def _push_bodies(self, bodies: Sequence[bytes]) -> list[str]:
-        """Without an object for each: that would cost more than all else."""
+        """Push bodies without an object for each, which would cost more than all else."""
         ids: list[str] = []
         for begin in range(0, len(bodies), self._driver.batch_max):
             await self._register()
-            added = await self._driver.push_bodies(self.name, bodies[begin : begin + self._driver.batch_max])
+            batch = bodies[begin : begin + self._driver.batch_max]
+            added = await self._driver.push_bodies(self.name, batch)
+            if self._events is not None:
+                self._events.pushed_bodies(self.name, added, batch)
             self._counters.count(self.name, "put", len(added))
             await self._channel.announce()
             ids += added
@@ -176,10 +203,14 @@ class Queue:
         return job
 
     async def _push_now(self, jobs: Sequence[NewJob]) -> list[str]:
-        await self._register()
+        if not self._register.is_done:
+            await self._register()
         ids = await self._driver.push(self.name, jobs, self._channel.of_store)
         added = _added(jobs, ids)
         self._counters.count(self.name, "put", len(added))
+        if self._events is not None:
+            pairs = zip(ids, jobs, strict=True)
+            self._events.pushed(self.name, [pair for pair in pairs if pair[1].unique is None or pair[1].id == pair[0]])
         if added and self._channel.of_store is None:
             await self._channel.announce(min(job.delay_ms for job in added), [job.mature_ms for job in added])
         return ids
@@ -187,7 +218,7 @@ class Queue:
     async def _push_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[str]:
         # The caller's transaction may hold a lock that the store's own connection would wait for, so that one writes
         # nothing now: the queue is made known by its next user. What the store counts by itself is counted within the
-        # transaction. Statistics elsewhere count the push although it may be rolled back: nobody tells them.
+        # transaction. Statistics elsewhere count the push although it may be rolled back.
         self._require(Capability.TRANSACTION)
         ids = await self._driver.push_within(connection, self.name, jobs)
         self._counters.count(self.name, "put", len(_added(jobs, ids)))
@@ -200,7 +231,7 @@ class Queue:
     async def pop(
         self, timeout: Duration | None = None, *, waiter: object = None, consumer: str | None = None
     ) -> Job | None:
-        """Take a job out of the store: at most once. None when the time (seconds; None for ever) is over."""
+        """Take a job out of the store: at most once. None when the time (seconds; None forever) is over."""
         jobs = await self.pop_many(1, timeout, waiter=waiter, consumer=consumer)
         return jobs[0] if jobs else None
 
@@ -273,7 +304,7 @@ class Queue:
         *,
         lease: Duration | None = None,
     ) -> AsyncIterator[Job | None]:
-        """Reserve a job for a block: acked when it ends, given back when it raises. None when the time is over."""
+        """Reserve a job for a block: acked when it ends, nacked when it raises. None when the time is over."""
         job = await self.reserve(timeout, lease=lease)
         if job is None:
             yield None
@@ -291,26 +322,31 @@ class Queue:
         begin: int | None = None,
     ) -> list[StoredJob]:
         if count < 1:
-            raise CallerError(f"count={count}: ask for at least one job")
+            raise CallerError(f"count must be 1 or more, got {count}")
         wait_s = None if timeout is None else _wait_seconds(timeout)
         self._check_not_drained()
         self.store.check_open()
-        await self._register()
+        if not self._register.is_done:
+            await self._register()
         way = lease_ms, begin is None
         fetcher = self._fetchers.get(way)
         if fetcher is None:
             fetcher = self._fetchers[way] = Fetcher(self._taker, lease_ms, self._listener, self.poll_s)
-        return await fetcher.get(count, wait_s, waiter, consumer, begin)
+        jobs = await fetcher.get(count, wait_s, waiter, consumer, begin)
+        if self._events is not None:
+            self._events.reserved(self.name, jobs, lease_ms, consumer)
+        return jobs
 
     async def release_many(self, jobs: Iterable[Job]) -> None:
-        """Give back jobs that were reserved and not begun: they are ready at once, and no try is counted."""
+        """Return reserved jobs on which work has not begun: they are ready at once, and no try is counted."""
         self._require(Capability.RESERVE)
         stored = [job.stored for job in jobs]
         for begin in range(0, len(stored), self._driver.batch_max):
             await self._taker.return_unseen(0, stored[begin : begin + self._driver.batch_max])
+        self._note(Kind.REQUEUED, stored)
 
     async def ack(self, job: Job | str) -> None:
-        """Acknowledge a reserved job: it is done, and goes.
+        """Acknowledge a reserved job: it is done, and is removed.
 
         By id alone this is unfenced: the job is ended whoever has it reserved, also if the lease that you had is over
         and another worker runs the job by now. LeaseLost is raised if nobody has it reserved.
@@ -320,15 +356,17 @@ class Queue:
             job = await self._reserved_job(job)
         if not await self._acks.add(_leases([job], "ack")[0]):
             raise _lost(job.id, self.name, "acked")
+        self._note(Kind.ACKED, [job.stored])
 
     async def ack_many(self, jobs: Iterable[Job], begun: Iterable[Job] = ()) -> list[bool]:
-        """End many jobs; return for each whether it was still this worker's.
+        """Acknowledge many jobs; return for each whether its lease still held.
 
         `begun` are other jobs, reserved with `begin`, on which work has begun since.
         """
         self._require(Capability.RESERVE)
-        begun = list(begun)
-        ended = await self._ack_now(_leases(list(jobs), "ack_many"), _leases(begun, "ack_many"))
+        jobs, begun = list(jobs), list(begun)
+        ended = await self._ack_now(_leases(jobs, "ack_many"), _leases(begun, "ack_many"))
+        self._note(Kind.ACKED, [job.stored for job, is_ended in zip(jobs, ended, strict=True) if is_ended])
         for job in begun:
             job.stored.has_begun = True
         return ended
@@ -339,13 +377,24 @@ class Queue:
         for at in range(0, max(len(leases), len(begun)), batch_max):
             ended += await self._driver.ack(self.name, leases[at : at + batch_max], begun[at : at + batch_max])
         self._counters.count(self.name, "commit", sum(ended))
+        await self._announce_freed()
         return ended
+
+    async def _announce_freed(self) -> None:
+        """Wake consumers if the end of jobs has made others ready."""
+        freed = self._driver.freed
+        if self.name in freed:
+            freed.discard(self.name)
+            await self._channel.announce()
 
     async def ack_by_token(self, job_id: str, token: str) -> None:
         """Acknowledge a job that somebody reserved, by its id and the token of its lease."""
         self._require(Capability.RESERVE)
+        check_text("a job id", job_id)
+        check_text("a token", token)
         if not await self._acks.add(Lease(job_id, token)):
             raise _lost(job_id, self.name, "acked")
+        self._note(Kind.ACKED, [job_id])
 
     async def nack(
         self, job: Job | str, delay: Duration | None = None, error: Error = "", *, at: float | datetime | None = None
@@ -356,18 +405,22 @@ class Queue:
         unfenced, as `ack` is. `error` is a text or an exception.
         """
         self._require(Capability.RESERVE)
+        check_error(error)
         delay = await self._delay_until(delay, at)
         if isinstance(job, str):
             if not self._driver.delays_by_id:
                 if delay:
-                    raise CallerError(f"nack by id alone takes no delay on {self.store.url}: give the reserved job")
+                    raise CallerError(f"nack by id alone takes no delay on {self.store.url}: pass the reserved job")
                 delay = 0
             job = await self._reserved_job(job)
         _leases([job], "nack")
         if self._dead_letters.is_last_try(job.tries):
             done = (await self._dead_letters.add([job.stored], [error]))[0]
         else:
-            done = await self._nacks.add((job.as_lease, self._delay_ms(job.tries, delay)))
+            delay_ms = self._delay_ms(job.tries, delay)
+            done = await self._nacks.add((job.as_lease, delay_ms))
+            if done:
+                self._note(Kind.NACKED, [job.stored], delay_ms, error)
         if not done:
             raise _lost(job.id, self.name, "given back")
 
@@ -379,8 +432,9 @@ class Queue:
         *,
         at: float | datetime | None = None,
     ) -> list[bool]:
-        """Return many jobs to their queue; gives for each whether it was still this worker's."""
+        """Return many jobs to their queue. The result says for each whether its lease still held."""
         self._require(Capability.RESERVE)
+        check_error(error)
         jobs = list(jobs)
         _leases(jobs, "nack_many")
         delay = await self._delay_until(delay, at)
@@ -393,7 +447,11 @@ class Queue:
         items = [(job.as_lease, self._delay_ms(job.tries, delay)) for job in others]
         for begin in range(0, len(items), self._driver.batch_max):
             batch = items[begin : begin + self._driver.batch_max]
-            outcome.update(zip(others[begin : begin + len(batch)], await self._nack_now(batch), strict=True))
+            done = await self._nack_now(batch)
+            for job, (_, delay_ms), is_done in zip(others[begin : begin + len(batch)], batch, done, strict=True):
+                outcome[job] = is_done
+                if is_done:
+                    self._note(Kind.NACKED, [job.stored], delay_ms, error)
         return [outcome[job] for job in jobs]
 
     async def nack_by_token(self, job_id: str, token: str, delay: Duration | None = None, error: Error = "") -> None:
@@ -402,15 +460,20 @@ class Queue:
         By its id and the token of its lease, for programs that have no job object.
         """
         self._require(Capability.RESERVE)
+        check_error(error)
+        check_text("a job id", job_id)
+        check_text("a token", token)
         if self._dead_letters.limit is not None or (delay is None and self.backoff is not None):
-            # How often it was delivered decides about what becomes of it.
+            # The number of its deliveries decides whether this was its last try.
             (found,) = await self._driver.reserved(self.name, [job_id])
             if found is not None:
                 found.token = token
                 await self.nack(Job(self, found), delay, error)
                 return
-        if not await self._nacks.add((Lease(job_id, token), self._delay_ms(0, delay))):
+        delay_ms = self._delay_ms(0, delay)
+        if not await self._nacks.add((Lease(job_id, token), delay_ms)):
             raise _lost(job_id, self.name, "given back")
+        self._note(Kind.NACKED, [job_id], delay_ms, error)
 
     async def _nack_now(self, items: Sequence[tuple[Lease, int]]) -> list[bool]:
         delays = [delay for _, delay in items]
@@ -420,12 +483,31 @@ class Queue:
             await self._channel.announce(min(delays))
         return done
 
+    @property
+    def _events(self) -> StoreEvents | None:
+        return self.store._events
+
+    def _note(self, kind: Kind, jobs: Sequence[StoredJob | str], delay_ms: int = 0, error: Error = "") -> None:
+        """Record an event of jobs, if events are recorded. Where the node records, only errors are news."""
+        if self._events is not None:
+            for job in jobs:
+                self._events.record(kind, self.name, job, delay_ms=delay_ms, error=error, is_news=bool(error))
+
+    def note_begun(self, job: Job) -> None:
+        """Record that work on a reserved job begins now: for workers, whose run times begin here."""
+        self._note(Kind.BEGUN, [job.stored])
+
+    async def note_size(self) -> None:
+        """Record how many jobs are ready."""
+        if self._events is not None and not self._events.adds_only:
+            self._events.sampled(self.name, await self.size())
+
     async def _delay_until(self, delay: Duration | None, at: float | datetime | None) -> Duration | None:
-        """The delay that lasts until a point in time, by the store's clock."""
+        """Return the delay until a point in time, by the store's clock."""
         if at is None:
             return delay
         if delay is not None:
-            raise CallerError("give delay or at, not both")
+            raise CallerError("either delay or at must be given, got both")
         return max(0, point_ms("at", at) - await self._driver.now_ms()) / 1000
 
     def _delay_ms(self, tries: int, delay: Duration | None) -> int:
@@ -434,14 +516,15 @@ class Queue:
         return milliseconds("delay", delay) if delay else 0
 
     async def _reserved_job(self, job_id: str) -> Job:
-        """The job that has this id, as whoever reserved it has it."""
+        """Return the reserved job with this id, with the token of its lease."""
+        check_text("a job id", job_id)
         (stored,) = await self._driver.reserved(self.name, [job_id])
         if stored is None:
             raise LeaseLost(f"job {job_id!r} of {self.name!r} is not reserved by anybody. Nothing was changed.")
         return Job(self, stored)
 
     async def extend(self, job: Job, lease: Duration | None = None) -> None:
-        """Keep a job for so many seconds from now."""
+        """Let the lease of a job end `lease` seconds from now."""
         self._require(Capability.EXTEND)
         _leases([job], "extend")
         seconds = checked_lease(lease if lease is not None else job.lease or self.lease)
@@ -449,11 +532,12 @@ class Queue:
         if token is None:
             raise _lost(job.id, self.name, "kept")
         job.stored.token = token
+        self._note(Kind.EXTENDED, [job.stored], milliseconds("lease", seconds))
 
     async def extend_many(
         self, jobs: Iterable[Job], lease: Duration | None = None, begun: Iterable[Job] = ()
     ) -> list[bool]:
-        """Keep many jobs; return for each whether it was still this worker's.
+        """Extend the leases of many jobs; return for each whether its lease still held.
 
         `begun` are those of them, reserved with `begin`, on which work has begun since.
         """
@@ -470,8 +554,9 @@ class Queue:
         tokens: list[str | None] = []
         for begin in range(0, len(items), self._driver.batch_max):
             tokens += await self._extend_now(items[begin : begin + self._driver.batch_max])
-        for job, token in zip(jobs, tokens, strict=True):
+        for job, token, (_, lease_ms, _) in zip(jobs, tokens, items, strict=True):
             if token is not None:
+                self._note(Kind.EXTENDED, [job.stored], lease_ms)
                 job.stored.token = token
                 job.stored.has_begun = job.has_begun or job in begun
         return [token is not None for token in tokens]
@@ -483,48 +568,164 @@ class Queue:
     async def fail(self, job: Job, error: Error = "") -> None:
         """Move a reserved job to the dead letters, with the text or exception."""
         self._require(Capability.RESERVE)
+        check_error(error)
         _leases([job], "fail")
         if not (await self._dead_letters.add([job.stored], [error]))[0]:
             raise _lost(job.id, self.name, "given up")
 
     async def fail_many(self, jobs: Iterable[Job], errors: Iterable[Error]) -> list[bool]:
-        """Give many jobs up; gives for each whether it was still this worker's."""
+        """Move many reserved jobs to the dead letters; return for each whether its lease still held."""
         self._require(Capability.RESERVE)
-        jobs = list(jobs)
+        jobs, errors = list(jobs), list(errors)
         _leases(jobs, "fail_many")
-        return await self._dead_letters.add([job.stored for job in jobs], list(errors))
+        for error in errors:
+            check_error(error)
+        return await self._dead_letters.add([job.stored for job in jobs], errors)
+
+    def moves_atomically(self, to: "str | Queue", *, changed: bool = True) -> bool:
+        """Whether a move to another queue is one atomic step: the job is always in exactly one of the two.
+
+        `changed`: with another payload, other headers or a delay. Where it isn't atomic, a move stores the job in the
+        other queue before it ends it here: a crash in between leaves it in both. On `disque:` a crash of the node that
+        has the job may do so, too; one of the worker doesn't.
+        """
+        return self.store._driver.moves_in_one_step(self.name, _name_of(to), changed)
+
+    def transfer(
+        self,
+        job: Job,
+        to: "str | Queue",
+        *,
+        payload: Any = UNCHANGED,
+        headers: Mapping[str, Any] | None = None,
+        delay: Duration = 0,
+        at: float | datetime | None = None,
+    ) -> Transfer:
+        """Return a checked move of a reserved job, for `move_many`. Nothing is sent.
+
+        Raises what `push` would raise for the payload and the options.
+        """
+        self._require(Capability.RESERVE)
+        _leases([job], "move")
+        driver, target = self.store._driver, _name_of(to)
+        _check_name("the name of the target queue", target, driver)
+        if target == self.name:
+            raise CallerError(f"a job can't be moved to its own queue {target!r}: nack it with a delay")
+        stored = job.stored
+        kept = {name: value for name, value in {**stored.headers, **(headers or {})}.items() if value is not None}
+        is_kept = payload is UNCHANGED
+        content = (stored_body(stored) if stored.body is not None else stored.payload) if is_kept else payload
+        codec = "json" if is_kept else self.codec  # what is stored is not read again by the queue's codec
+        new = new_job(Push(content, delay, at, headers=kept), codec, driver.capabilities, self.store.url)
+        new.id, new.created_ms = job.id, stored.created_ms
+        is_changed = not is_kept or kept != stored.headers or bool(delay) or at is not None
+        if driver.keys_moves and not driver.moves_in_one_step(self.name, target, is_changed):
+            new.unique, new.unique_for_ms = move_key(self.name, job.id), MOVE_KEY_MS
+        driver.prepare(new)
+        return Transfer(job, target, new)
+
+    async def move(
+        self,
+        job: Job,
+        to: "str | Queue",
+        *,
+        payload: Any = UNCHANGED,
+        headers: Mapping[str, Any] | None = None,
+        delay: Duration = 0,
+        at: float | datetime | None = None,
+    ) -> None:
+        """Move a reserved job to another queue of this store, with another payload if one is given.
+
+        Its tries begin at 0 there; its time of creation stays, where the store keeps it. `headers` are added to those
+        of the job; one that is None is removed. LeaseLost is raised, and nothing changes, if the lease is over.
+        `moves_atomically` says whether it is one step.
+        """
+        transfer = self.transfer(job, to, payload=payload, headers=headers, delay=delay, at=at)
+        if not (await self.move_many([transfer]))[0]:
+            raise _lost(job.id, self.name, "moved")
+
+    async def move_many(self, jobs: Iterable[Job | Transfer], to: "str | Queue | None" = None) -> list[bool]:
+        """Move many reserved jobs of this queue; return for each whether it was still this worker's.
+
+        A job goes to `to` as it is; one that changes, or goes elsewhere, is given as what `transfer` returns. Those of
+        the same target go to the store together.
+        """
+        self._require(Capability.RESERVE)
+        moved: dict[int, bool] = {}
+        moving: list[StoredJob] = []
+        by_target: dict[str, list[tuple[int, JobMove]]] = {}
+        for number, one in enumerate(jobs):
+            if isinstance(one, Transfer):
+                transfer = one
+            elif to is not None:
+                transfer = self.transfer(one, to)
+            else:
+                raise CallerError(f"move_many must be told where jobs go: give to=, or transfers, got {one!r}")
+            # The lease may have been extended since, with another token.
+            step = JobMove(transfer.job.as_lease, transfer.new)
+            by_target.setdefault(transfer.to, []).append((number, step))
+            moving.append(transfer.job.stored)
+        for target, steps in by_target.items():
+            done = await self.store._move(self.name, target, [step for _, step in steps], "commit")
+            if self._events is not None:
+                for (number, _), is_done in zip(steps, done, strict=True):
+                    if is_done:
+                        self._events.record(Kind.MOVED, self.name, moving[number], to_queue=target, is_news=True)
+            moved.update({number: is_done for (number, _), is_done in zip(steps, done, strict=True)})
+        return [moved[number] for number in range(len(moved))]
 
     async def claim(self, key: str, count: int, *, lease: Duration | None = None) -> list[Job]:
-        """Reserve up to `count` jobs under a key, or give those again that the key has.
+        """Reserve up to `count` jobs under a key, or return those that the key has.
 
         Of a paused queue, or with `count` 0, only those that the key has.
         """
+        count, lease_ms = await self._claim_terms(key, count, lease)
+        stored = await self._driver.claim(self.name, key, count, lease_ms)
+        kept = await self._dead_letters.reject_exhausted(stored)
+        self._note(Kind.RESERVED, kept, lease_ms)
+        return [Job(self, one, lease_ms / 1000) for one in kept]
+
+    async def claim_unread(self, key: str, count: int, *, lease: Duration | None = None) -> int:
+        """Reserve jobs under a key as `claim` does, without reading them; return how many jobs the key has.
+
+        `claim(key, 0)` reads them, here or in another process. The limit on tries is checked there.
+        """
+        count, lease_ms = await self._claim_terms(key, count, lease)
+        return await self._driver.claim_unread(self.name, key, count, lease_ms)
+
+    async def _claim_terms(self, key: str, count: int, lease: Duration | None) -> tuple[int, int]:
+        """Return how many jobs a claim may take, and for how many milliseconds."""
         self._require(Capability.CLAIM)
-        if not key or count < 0:
-            raise CallerError(f"a claim needs a key and a count, not {key!r} and {count}")
+        check_claim_key(key)
+        if count < 0:
+            raise CallerError(f"a claim must have a count of 0 or more, got {count}")
+        if count:
+            self._check_not_drained()
         await self._register()
         seconds = self.lease if lease is None else checked_lease(lease)
-        if await self._pause.holds_back():
-            count = 0
-        stored = await self._driver.claim(self.name, key, count, milliseconds("lease", seconds))
-        return [Job(self, one, seconds) for one in await self._dead_letters.reject_exhausted(stored)]
+        is_held_back = await self._pause.holds_back()
+        return 0 if is_held_back else count, milliseconds("lease", seconds)
 
     async def extend_claim(self, key: str, lease: Duration | None = None) -> int:
-        """Keep the jobs under a key; gives how many it still has."""
+        """Extend the leases of the jobs under a key; return how many it still has."""
         self._require(Capability.CLAIM)
+        check_claim_key(key)
         seconds = self.lease if lease is None else checked_lease(lease)
         return await self._driver.extend_claim(self.name, key, milliseconds("lease", seconds))
 
     async def ack_claim(self, key: str) -> int:
-        """End the jobs under a key, and the key; gives how many were ended."""
+        """Acknowledge the jobs under a key, and end the key; return how many."""
         self._require(Capability.CLAIM)
+        check_claim_key(key)
         ended = await self._driver.ack_claim(self.name, key)
         self._counters.count(self.name, "commit", ended)
+        await self._announce_freed()
         return ended
 
     async def nack_claim(self, key: str, delay: Duration = 0) -> int:
-        """Give the jobs under a key back, and end the key; gives how many."""
+        """Return the jobs under a key to their queue, and end the key; return how many."""
         self._require(Capability.CLAIM)
+        check_claim_key(key)
         delay_ms = milliseconds("delay", delay)
         given = await self._driver.nack_claim(self.name, key, delay_ms)
         if given:  # else there is nothing to wake workers for
@@ -534,7 +735,9 @@ class Queue:
 
     async def regain(self, marks: Sequence[Mark]) -> list[Job]:
         """Reserve jobs again by their marks: those that nobody has had since. Others are left out."""
-        return [Job(self, stored) for stored in await self._driver.regain(self.name, marks)]
+        regained = await self._driver.regain(self.name, marks)
+        self._note(Kind.RESERVED, regained)
+        return [Job(self, stored) for stored in regained]
 
     async def extend_marked(self, marks: Sequence[Mark]) -> float | None:
         """Extend the leases of jobs by their marks; return how many seconds the shortest has, None if none is known."""
@@ -544,20 +747,32 @@ class Queue:
         """Acknowledge jobs by their marks, whoever has them; return how many were not ended yet."""
         ended = await self._driver.end(self.name, marks)
         self._counters.count(self.name, "commit", ended)
+        if ended == len(marks):  # otherwise which ones is not known
+            self._note(Kind.ACKED, [mark.id for mark in marks])
         return ended
 
     async def peek(self, count: int = 10, *, state: JobState | str | None = JobState.READY) -> list[Job]:
-        """Look at the first jobs of a state (None for all states) without touching them."""
-        self._require(Capability.PEEK)
+        """Return the first jobs of a state without taking them; None for all states but `done`.
+
+        `done` are jobs that have ended, the last one first, on stores that keep them. `ready` has jobs with it that are
+        `away`: on a cluster, those of a node that can't be reached.
+        """
+        checked = self._checked_state(state)
         if count < 1:
-            raise CallerError(f"count={count}: look at one job at least")
-        page = await self._driver.peek(self.name, _checked_state(state), count)
-        return [Job(self, stored) for stored in page.jobs[:count]]  # a page may have more than was asked for
+            raise CallerError(f"count must be 1 or more, got {count}")
+        if checked is JobState.AWAY and not self._driver.has_away:
+            return []
+        page = await self._driver.peek(self.name, checked, count)
+        return [Job(self, stored) for stored in page.jobs[:count]]  # a page may have more than were asked for
 
     async def jobs(self, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
-        """Look at all jobs of a state, or of all states, a page at a time. Jobs may come and go meanwhile."""
-        self._require(Capability.PEEK)
-        checked = _checked_state(state)
+        """Yield all jobs of a state, a page at a time; None for all states but `done`.
+
+        Jobs may come and go meanwhile.
+        """
+        checked = self._checked_state(state)
+        if checked is JobState.AWAY and not self._driver.has_away:
+            return
         cursor = None
         while True:
             page = await self._driver.peek(self.name, checked, PAGE, cursor)
@@ -567,17 +782,55 @@ class Queue:
                 return
             cursor = page.cursor
 
-    async def remove(self, *ids: str) -> list[bool]:
-        """Remove jobs that wait; gives for each whether it was there. Reserved jobs stay."""
+    def _checked_state(self, state: JobState | str | None) -> JobState | None:
+        self._require(Capability.PEEK)
+        try:
+            checked = None if state is None else JobState(state)
+        except ValueError as problem:
+            raise CallerError(f"state must be one of {', '.join(JobState)}, got {state!r}") from problem
+        if checked is JobState.DONE:
+            self._require(Capability.HISTORY)
+        return checked
+
+    async def remove(self, *ids: str, reserved: bool = False) -> list[bool]:
+        """Remove jobs that wait; return for each whether it was there. Reserved jobs stay.
+
+        With `reserved=True` those go, too, whoever has them: a worker finds out when it next extends the lease.
+        """
         self._require(Capability.REMOVE)
+        for job_id in ids:
+            check_text("a job id", job_id)
         removed: list[bool] = []
         for begin in range(0, len(ids), self._driver.batch_max):
             removed += await self._driver.remove(self.name, ids[begin : begin + self._driver.batch_max])
+        for _ in range(REMOVALS_MAX if reserved else 0):
+            left = [at for at, is_removed in enumerate(removed) if not is_removed]
+            if not left:
+                break
+            for at in await self._end_reserved({ids[at]: at for at in left}):
+                removed[at] = True
+        self._note(Kind.REMOVED, [job_id for job_id, is_removed in zip(ids, removed, strict=True) if is_removed])
         return removed
 
+    async def _end_reserved(self, places: Mapping[str, int]) -> list[int]:
+        """End jobs that are reserved, or that came back from a worker meanwhile; return the places of those."""
+        self._require(Capability.RESERVE)
+        found = [one for one in await self._driver.reserved(self.name, list(places)) if one is not None]
+        leases = [Lease(one.id, one.token) for one in found]
+        ended = await self._driver.ack(self.name, leases) if leases else []
+        done = [one.id for one, is_ended in zip(found, ended, strict=True) if is_ended]
+        others = [job_id for job_id in places if job_id not in done]
+        gone = await self._driver.remove(self.name, others) if others else []
+        done += [job_id for job_id, is_gone in zip(others, gone, strict=True) if is_gone]
+        await self._announce_freed()
+        return [places[job_id] for job_id in done]
+
     async def purge(self) -> int:
-        """Remove all jobs that nobody has reserved; gives how many."""
-        return await self._driver.purge(self.name)
+        """Remove all jobs that nobody has reserved; return how many."""
+        purged = await self._driver.purge(self.name)
+        if self._events is not None:
+            self._events.removed_many(self.name, purged)
+        return purged
 
     async def redrive(
         self,
@@ -587,10 +840,10 @@ class Queue:
         limit: int | None = None,
         moved: Callable[[int], object] = lambda count: None,
     ) -> int:
-        """Send dead letters back to the queues that they came from, or to another one; gives how many.
+        """Send dead letters back to the queues that they came from, or to another one; return how many.
 
         Called on the queue of dead letters. `where` chooses; jobs that came from no queue stay unless `to` is given.
-        `moved` hears of each page how many went.
+        `moved` is called with the number of jobs of each page.
         """
         self._require(Capability.PEEK)
         self.store.check_open()
@@ -613,7 +866,7 @@ class Queue:
         return (await self._driver.sizes(self.name)).scheduled
 
     async def reserved(self) -> int | None:
-        """How many jobs are in the hands of workers; None where the store can't tell."""
+        """Return how many jobs are reserved; None where the store can't know."""
         return (await self._driver.sizes(self.name)).reserved
 
     async def next_mature(self) -> float | None:
@@ -636,11 +889,11 @@ class Queue:
         return {**counters, **own, "paused": await self.paused(), "type": self.type}
 
     async def pause(self) -> None:
-        """Hand out no more jobs, in no process, until `resume`. Jobs can still be pushed, acked and given back."""
+        """Pause delivery in all processes until `resume`. Jobs can still be pushed, acked and nacked."""
         await self._set_paused(True)
 
     async def resume(self) -> None:
-        """Go on."""
+        """Resume delivery."""
         await self._set_paused(False)
 
     async def _set_paused(self, paused: bool) -> None:
@@ -662,6 +915,11 @@ class Queue:
         letters."""
         return self._dead_letters.is_last_try(tries)
 
+    def observe_exhausted(self, given_up: Callable[[Job, str], object]) -> None:
+        """Call back with each job that this object sends to the dead letters because its worker died in its last try,
+        and with the error."""
+        self._dead_letters.on_exhausted = lambda stored, error: given_up(Job(self, stored), error)
+
     @property
     def waiters(self) -> int:
         """How many callers wait for jobs of this object."""
@@ -681,12 +939,14 @@ class Queue:
     async def drain(self) -> None:
         """Finish what is under way, and end all waits: from now on this object neither takes nor adds jobs.
 
+        Jobs that were only buffered are stored; it raises if they can't be, and they are kept.
         Reserved jobs can still be acked, extended and given back. Other objects of the queue are not affected.
         """
         self._is_drained = True
         for fetcher in self._fetchers.values():
             await fetcher.close(f"the queue {self.name!r} is being drained")
         await self._finish()
+        await self.store._driver.flush(self.name)
         for variant in list(self._variants):
             await variant.drain()
 
@@ -695,6 +955,9 @@ class Queue:
         for fetcher in self._fetchers.values():
             await fetcher.close()
         await self._finish()
+        # While signals can still be sent. What fails now, the driver tries again when it is closed.
+        with suppress(PenstockError):
+            await self.store._driver.flush(self.name)
         await self._listener.close()
 
     async def _finish(self) -> None:
@@ -722,31 +985,31 @@ class Queue:
         elif not text:
             self._pause.know(None)
         for fetcher in self._fetchers.values():
-            fetcher.ring()
+            fetcher.wake()
 
     def _check_not_drained(self) -> None:
         if self._is_drained:
             raise CallerError(f"the queue {self.name!r} was drained: make another object with store.queue()")
 
     def _require(self, capability: Capability) -> None:
-        require(self.store._driver.capabilities, capability, self.store.url)
+        if capability not in self.store._driver.capabilities:
+            raise lacking(capability, self.store.url)
 
 
 def _check_name(what: str, name: object, driver: Driver) -> None:
     """Refuse a name that no queue can have, anywhere or in this store."""
-    # What is not text, half of a surrogate pair for one, is left out here, and so is seen to be wrong.
-    text = name.encode(errors="ignore").decode() if isinstance(name, str) else ""
-    if not text or text != name or len(text.encode()) > NAME_BYTES_MAX:
-        shown_name = repr(name)
-        if len(shown_name) > SHOWN_MAX:
-            shown_name = f"{shown_name[:SHOWN_MAX]}... ({len(text.encode())} bytes)"
-        raise CallerError(f"{what} must be 1 to {NAME_BYTES_MAX} bytes of text, got {shown_name}")
+    if not is_text(name, NAME_BYTES_MAX):
+        raise CallerError(f"{what} must be 1 to {NAME_BYTES_MAX} bytes of text, got {shortened(name)}")
     if Capability.RESERVE not in driver.capabilities and name == DEAD_LETTER_QUEUE:
-        return  # nothing is ever given up there
+        return  # no job ever goes to the dead letters there
     try:
-        driver.check_queue(text)
+        driver.check_queue(name)
     except CallerError as problem:
         raise CallerError(f"{what} can't be used: {problem}") from problem
+
+
+def _name_of(queue: "str | Queue") -> str:
+    return queue.name if isinstance(queue, Queue) else queue
 
 
 def _added(jobs: Sequence[NewJob], ids: Sequence[str]) -> list[NewJob]:
@@ -759,13 +1022,6 @@ def _wait_seconds(timeout: Duration) -> float:
     if not is_number(value) or not value >= 0:
         raise CallerError(f"timeout must be 0 or more seconds, or None to wait without limit, got {timeout!r}")
     return value
-
-
-def _checked_state(state: JobState | str | None) -> JobState | None:
-    try:
-        return None if state is None else JobState(state)
-    except ValueError as problem:
-        raise CallerError(f"state must be one of {', '.join(JobState)}, got {state!r}") from problem
 
 
 def _leases(jobs: Sequence[Job], call: str) -> list[Lease]:
@@ -781,5 +1037,5 @@ def _leases(jobs: Sequence[Job], call: str) -> list[Lease]:
 def _lost(job_id: str, queue: str, done: str) -> LeaseLost:
     return LeaseLost(
         f"job {job_id} of {queue!r} can't be {done}: its lease is over, or another ended it. "
-        "Nothing was changed. Give longer leases, or extend them while the job runs."
+        "Nothing was changed. Use longer leases, or extend them while the job runs."
     )

@@ -6,11 +6,31 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Kind = TypeVar("Kind", bound=type)
+
+Lock = asyncio.Lock
+sleep = asyncio.sleep
+
+
+def opened_in_this_form(kind: Kind) -> Kind:
+    """Make a plain `with` on objects of a class raise a TypeError that says what to write instead.
+
+    The methods are set here and not written in the class, so that type checkers still refuse such a `with`.
+    """
+
+    def refuse(self: object, *_: object) -> NoReturn:
+        raise TypeError(
+            f"{self!r} must be opened with `async with`; in a program without asyncio, use penstock.blocking.connect"
+        )
+
+    for name in ("__enter__", "__exit__"):
+        setattr(kind, name, refuse)
+    return kind
 
 
 class Once:

@@ -1,6 +1,5 @@
-"""What a queue has beside its jobs: signals, statistics, counters on their way there, and its pause."""
+"""What a queue has beside its jobs: signals, statistics, and counters on their way there."""
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -9,13 +8,11 @@ from penstock.queues import registry
 from penstock.queues.aio.counters import Counters
 from penstock.queues.aio.driver import Driver
 from penstock.queues.aio.runtime import Once
-from penstock.queues.aio.signal import LocalSignal, Signal, SignalListener
+from penstock.queues.aio.signal import LocalSignal, Signal
 from penstock.queues.aio.stats import MemoryStats, Stats
 from penstock.queues.options import parse
 
 FORM = __name__.split(".")[2]  # aio or blocking
-
-UNHEARD_S = 0.5  # how long a pause may go unnoticed by a caller that takes jobs without listening to signals
 
 
 class Services:
@@ -110,11 +107,7 @@ class Channel:
         self.name = f"keuss:signal:{namespace}:{queue}"
         self._driver = driver
         self._services = services
-
-    @property
-    def of_store(self) -> str | None:
-        """The channel's name, if the store sends signals along with what it stores."""
-        return self.name if self._services.signals_itself else None
+        self.of_store = self.name if services.signals_itself else None  # the store signals along with what it stores
 
     async def announce(self, delay_ms: int = 0, times_ms: Sequence[int | None] = ()) -> None:
         """Signal that a job is ready after a delay, or at the first of these times."""
@@ -133,49 +126,3 @@ class Channel:
     async def send_paused(self, paused: bool) -> None:
         """Signal that the queue was paused or resumed."""
         await self._services.signal.send(self.name, f"p {'true' if paused else 'false'}")
-
-
-class Pause:
-    """Whether a queue is paused: as its signals say, or as it was read within the last poll interval."""
-
-    def __init__(self, driver: Driver, services: Services, queue: str, listener: SignalListener, poll_s: float) -> None:
-        self._driver = driver
-        self._services = services
-        self._queue = queue
-        self._listener = listener
-        self._poll_s = poll_s
-        self._known: bool | None = None  # None: not known
-        self._known_since = 0.0
-        self._known_last: bool | None = None  # what was known last, whether it still holds or not
-
-    def know(self, paused: bool | None) -> None:
-        """Take what was heard or read; None: something may have been missed."""
-        self._known = paused
-        if paused is not None:
-            self._known_last = paused
-            self._known_since = time.monotonic()
-
-    async def read(self) -> bool:
-        """Whether the queue is paused, read from the store."""
-        if self._driver.pauses_itself:
-            return await self._driver.paused(self._queue)
-        await self._services.open()
-        paused = await self._services.stats.paused(self._queue)
-        self.know(paused)
-        return paused
-
-    async def holds_back(self) -> bool:
-        """Whether no job may be taken now; False where the store itself holds back the jobs of a paused queue."""
-        if self._driver.pauses_itself:
-            return False
-        trusted_s = self._poll_s if self._listener.is_listening else min(self._poll_s, UNHEARD_S)
-        if self._known is not None and time.monotonic() - self._known_since < trusted_s:
-            return self._known
-        try:
-            return await self.read()
-        except ConnectionLost:
-            # Statistics on another server that is away don't hold up jobs: what was known last holds.
-            if self._services.stats_are_own or self._known_last is None:
-                raise
-            self.know(self._known_last)
-            return self._known_last

@@ -1,26 +1,37 @@
 """A store: where queues live, found by its URL."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from penstock.errors import CallerError
-from penstock.job import Move
+from penstock.job import LIVE, JobMove, JobState
 from penstock.queues import registry
-from penstock.queues.aio.driver import Driver
+from penstock.queues.aio.driver import Driver, NewValue
 from penstock.queues.aio.queue import Queue
-from penstock.queues.aio.runtime import Once
+from penstock.queues.aio.runtime import Coalescer, Once, opened_in_this_form
 from penstock.queues.aio.services import FORM, Channel, Services
 from penstock.queues.aio.stats import shown
 from penstock.queues.backoff import Backoff
-from penstock.queues.capabilities import Capability
+from penstock.queues.capabilities import Capability, require
 from penstock.queues.dead_letter import DeadLetter
+from penstock.queues.events import StoreEvents
 from penstock.queues.options import Limit, Options, checked_dead_letter, parse
-from penstock.queues.push import Duration, plain_seconds
+from penstock.queues.push import Duration, check_text, is_text, milliseconds, plain_seconds, shortened
 from penstock.queues.scan import Part, Rows, Wanted
 
+VALUE_KEY_BYTES_MAX = 200  # a file's name in directories, which may be 255 bytes
+# Attributes that were public -> what does the same.
+REPLACED = {
+    "driver": "scan_parts, scan, place, or methods of a queue",
+    "stats": "topology(), or stats() of a queue",
+    "signal": "queue(name, signal=...)",
+}
 
+
+@opened_in_this_form
 class Store:
     """A place of queues. Open it with `async with`, or with `open` and `close`."""
 
@@ -28,17 +39,25 @@ class Store:
         self._driver = driver
         self.options = options
         self.url = driver.address.url
-        self.namespace = options.name
+        self.namespace = options.namespace
         self._services = Services(driver, self.namespace, options.signal, options.stats)
         self._own_services: dict[str, Services] = {}  # of queues that have their own, by name
         if self._services.stats_are_own and driver.can_count:
             driver.counts_in = self.namespace
+        self._values: Coalescer[NewValue, None] = Coalescer(self._put_values, driver.batch_max)
+        self._events: StoreEvents | None = None  # while the store is open, if events are recorded
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False
         self.open = Once(self._open)
 
     def __repr__(self) -> str:
         return f"<Store {self.url}>"
+
+    if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            now = f": it is private; use {REPLACED[name]}" if name in REPLACED else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{now}")
 
     def _services_of(self, queue: str) -> Services:
         """The signals and statistics of a queue."""
@@ -65,6 +84,11 @@ class Store:
         return self._driver.batch_max
 
     @property
+    def claims_in_steps(self) -> bool:
+        """Whether a claim leases jobs before its key is written: a failure in between leaves them to their leases."""
+        return self._driver.claims_in_steps
+
+    @property
     def has_marks(self) -> bool:
         """Whether reserved jobs can be had again by their marks, where the store has no claims."""
         return self._driver.has_marks
@@ -74,15 +98,34 @@ class Store:
         """Whether counters are those of all processes; otherwise each process counts for itself."""
         return self._driver.is_in_memory or not self._services.stats.is_local
 
+    @property
+    def live_states(self) -> frozenset[JobState]:
+        """The states in which a job that has not ended can be on this store."""
+        return frozenset([*LIVE, JobState.AWAY]) if self._driver.has_away else frozenset(LIVE)
+
+    @property
+    def compares(self) -> frozenset[str]:
+        """What a scan compares by itself: columns for `Wanted.limits`, and `id` for `Wanted.ids`."""
+        return self._driver.compares
+
     async def _open(self) -> None:
         if self._is_closing:
             raise CallerError(f"the store {self.url} was closed; connect again")
-        await self._driver.open()
+        events = None if self.options.events is None else StoreEvents(self.options.events, self._driver.place)
         try:
-            await self._services.open()
+            await self._driver.open()
+            try:
+                await self._services.open()
+                if events is not None:
+                    events.adds_only = await self._driver.records_events()
+            except BaseException:
+                await self._driver.close()
+                raise
         except BaseException:
-            await self._driver.close()
+            if events is not None:
+                events.close()
             raise
+        self._events = events
 
     @property
     def _open_driver(self) -> Driver:
@@ -107,6 +150,9 @@ class Store:
         for services in {*self._own_services.values(), self._services}:
             await services.close()
         await self._driver.close()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
         self.open.is_done = False
 
     async def __aenter__(self) -> Self:
@@ -169,11 +215,12 @@ class Store:
         if services.stats is not self._services.stats:
             self._driver.uncounted.add(name)
 
-    async def _move(self, queue: str, to: str, moves: Sequence[Move], counter: str | None) -> list[bool]:
+    async def _move(self, queue: str, to: str, moves: Sequence[JobMove], counter: str | None) -> list[bool]:
         """Move jobs to another queue of this store, count them in both, and signal it to the other's consumers."""
         self.check_open()
         for move in moves:
-            self._driver.prepare(move.job)
+            if move.job.prepared is None:
+                self._driver.prepare(move.job)
         target = self._services_of(to)
         await target.try_open()
         channel = Channel(self._driver, target, self.namespace, to)
@@ -185,7 +232,11 @@ class Store:
             self._services_of(queue).counters.count(queue, counter, sum(moved))
         target.counters.count(to, "put", sum(moved))
         if any(moved) and channel.of_store is None and target.open.is_done:
-            await channel.announce()
+            went = [move.job for move, is_moved in zip(moves, moved, strict=True) if is_moved]
+            await channel.announce(min(job.delay_ms for job in went), [job.mature_ms for job in went])
+        if queue in self._driver.freed:
+            self._driver.freed.discard(queue)
+            await Channel(self._driver, self._services_of(queue), self.namespace, queue).announce()
         return moved
 
     def _track(self, queue: Queue) -> None:
@@ -247,7 +298,52 @@ class Store:
     async def scan(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
         """Return the next jobs of a part as columns, about `count` of them; the scan ends when the cursor is None."""
         self.check_open()
-        return await self._driver.look(part, wanted, count, cursor)
+        return await self._driver.scan_page(part, wanted, count, cursor)
+
+    async def pages(self, part: Part, wanted: Wanted, count: int) -> AsyncIterator[Rows]:
+        """Scan a whole part, a page of about `count` jobs at a time."""
+        cursor: str | None = None
+        while True:
+            rows = await self.scan(part, wanted, count, cursor)
+            yield rows
+            cursor = rows.cursor
+            if cursor is None:
+                return
+
+    async def put_value(self, key: str, value: str, *, ttl: Duration) -> None:
+        """Keep a text under a key for `ttl` seconds, in place of what was there: for what belongs to jobs, as results.
+
+        Keys are those of all programs that use the store, whatever their namespace.
+        """
+        check_text("a value", value)
+        new = NewValue(key, value, milliseconds("ttl", ttl))
+        driver = self._driver_for_values(key)
+        if driver.puts_values_together:
+            await self._values.add(new)
+        else:
+            await driver.put_value(*new)
+
+    async def _put_values(self, values: list[NewValue]) -> list[None]:
+        if len(values) == 1:
+            await self._driver.put_value(*values[0])
+        else:
+            await self._driver.put_values(values)
+        return [None] * len(values)
+
+    async def value(self, key: str) -> str | None:
+        """Return the text under a key; None if there is none, or its time is over."""
+        return await self._driver_for_values(key).value(key)
+
+    async def remove_value(self, key: str) -> None:
+        """Remove what is under a key, if there is something."""
+        await self._driver_for_values(key).remove_value(key)
+
+    def _driver_for_values(self, key: str) -> Driver:
+        self.check_open()
+        require(self.capabilities, Capability.VALUES, self.url)
+        if not is_text(key, VALUE_KEY_BYTES_MAX) or not key.isprintable():
+            raise CallerError(f"a key must be 1 to {VALUE_KEY_BYTES_MAX} bytes of printable text, got {shortened(key)}")
+        return self._driver
 
     def observe(self, counted: Callable[[str, str, int], None]) -> None:
         """Call back with queue, counter and number for all that is counted through this object; for metrics.
@@ -267,17 +363,32 @@ class Store:
             made[name] = self.queue(name, dead_letter=dead if isinstance(dead, dict) else None, **known)
         return made
 
+    def freeze_clock(self, now: Callable[[], float]) -> None:
+        """For tests: let this store's time be what `now` returns, as unix time. Only stores without a server can."""
+        self._driver.freeze(now)
+
     def shift_clock(self, seconds: float) -> None:
-        """For tests: let this store's time be later by so much. Only what this object asks for goes by it."""
+        """For tests: set this store's clock ahead by a number of seconds. Only what this object asks for goes by it."""
         self._driver.shift_ms += round(seconds * 1000)
 
 
 def connect(url: str, **options: Any) -> Store:
     """A store by its URL, to be opened with `with`.
 
-    Options, in the URL's query or as arguments: `name` (namespace), `lease` and `poll` in seconds, `signal` and `stats`
-    (URLs), `dead_letter`, `codec`; the rest belongs to the kind of store.
+    Options, in the URL's query or as arguments: `namespace`, `lease` and `poll` in seconds, `signal` and `stats`
+    (URLs), `dead_letter`, `codec`, `events` (a directory); the rest belongs to the kind of store.
     """
     address, common, extra = parse(url, options)
     driver: Driver = registry.find("stores", address.scheme, FORM)(address, common, extra)
     return Store(driver, common)
+
+
+@asynccontextmanager
+async def opened(store: Store | str) -> AsyncIterator[Store]:
+    """Open a store. One that is given as a URL is closed at the end of the block."""
+    if isinstance(store, Store):
+        await store.open()
+        yield store
+    else:
+        async with connect(store) as made:
+            yield made

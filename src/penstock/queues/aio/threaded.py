@@ -27,6 +27,7 @@ class ThreadedDriver(Driver):
     def __init__(self, inner: BlockingDriver) -> None:
         self.inner = inner
         self.address, self.options, self.extra = inner.address, inner.options, inner.extra
+        self.freed = inner.freed
         for name in Driver.__annotations__:  # capabilities, type, poll_s and the like
             setattr(self, name, getattr(inner, name))
         self._thread = None if inner.is_in_memory else OneThread(f"penstock-{inner.type}")
@@ -46,6 +47,9 @@ class ThreadedDriver(Driver):
     async def push_within(self, connection: Any, queue: str, jobs: Any) -> list[str]:
         # On the caller's connection, so in the caller's thread.
         return self.inner.push_within(connection, queue, jobs)
+
+    def freeze(self, now: Callable[[], float]) -> None:
+        self.inner.freeze(now)
 
     @property
     def place(self) -> str:
@@ -77,6 +81,9 @@ class ThreadedDriver(Driver):
 
     def counts(self, queue: str) -> bool:
         return self.inner.counts(queue)
+
+    def moves_in_one_step(self, queue: str, to: str, is_changed: bool) -> bool:
+        return self.inner.moves_in_one_step(queue, to, is_changed)
 
     def check_queue(self, queue: str) -> None:
         self.inner.check_queue(queue)

@@ -32,7 +32,7 @@ class Counters:
         self._pid = os.getpid()
         self._sums: dict[str, dict[str, int]] = {}
         self._lock = threading.Lock()  # of the sums
-        self._writing = threading.Lock()  # one writer at a time: who waits for it finds all written
+        self._writing = threading.Lock()  # one writer at a time: a caller that waits for it finds all written
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
 
@@ -62,7 +62,12 @@ class Counters:
         pause_s = FLUSH_S
         while True:
             self._closing.wait(pause_s)
-            pause_s = FLUSH_S if self._flush() else min(2 * pause_s, RETRY_S_MAX)
+            try:
+                pause_s = FLUSH_S if self._flush() else min(2 * pause_s, RETRY_S_MAX)
+            except BaseException:
+                with self._lock:
+                    self._writer = None  # the next count starts another
+                raise
             with self._lock:
                 if not self._sums or self._closing.is_set():
                     self._writer = None
@@ -99,7 +104,7 @@ class Counters:
         self.flush()
 
     def hold(self) -> None:
-        """Before a fork: wait for the thread's write, lest its locks be held for ever in the child."""
+        """Before a fork: wait for the thread's write, whose locks would be held forever in the child."""
         self._writing.acquire()
 
     def go_on(self) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from penstock.codec import encode
 from penstock.errors import CallerError
-from penstock.job import JobState, Move, StoredJob
+from penstock.events import Kind
+from penstock.job import JobMove, JobState, StoredJob
 from penstock.queues.blocking.job import Job
 from penstock.queues.dead_letter import (
     DEAD_LETTER_QUEUE,
@@ -34,6 +35,7 @@ class DeadLetters:
         # The dead letters themselves have no limit on tries.
         is_limited = option is not None and option.max_tries and queue not in {option.queue, DEAD_LETTER_QUEUE}
         self.limit = option if is_limited else None
+        self.on_exhausted: Callable[[StoredJob, str], object] | None = None  # called with each job that is rejected
 
     def is_last_try(self, tries: int) -> bool:
         """Whether a job with this number of earlier deliveries is on its last try."""
@@ -46,10 +48,16 @@ class DeadLetters:
             raise CallerError(f"{target!r} is the dead-letter queue itself: remove the job, or redrive it")
         now_ms = self._store._driver.now_ms()
         moves = [
-            to_dead_letters(job, stored_body(job), self._queue, error, now_ms)
+            to_dead_letters(job, stored_body(job), self._queue, error, now_ms, keeps_id=self._store._driver.keeps_ids)
             for job, error in zip(jobs, errors, strict=True)
         ]
-        return self._store._move(self._queue, target, moves, "deadletter")
+        moved = self._store._move(self._queue, target, moves, "deadletter")
+        events = self._store._events
+        if events is not None:
+            for job, error, is_moved in zip(jobs, errors, moved, strict=True):
+                if is_moved:
+                    events.record(Kind.FAILED, self._queue, job, error=error, to_queue=target, is_news=True)
+        return moved
 
     def reject_exhausted(self, jobs: list[StoredJob]) -> list[StoredJob]:
         """Move jobs that had all their tries to the dead letters, since a worker died in the last; return the others.
@@ -65,7 +73,11 @@ class DeadLetters:
         for job, _ in exhausted:
             # Here the last delivery is among the tries; `x-dl-tries` are those before the last one.
             job.tries = max(0, job.tries - 1)
-        self.add([job for job, _ in exhausted], [error for _, error in exhausted])
+        moved = self.add([job for job, _ in exhausted], [error for _, error in exhausted])
+        if self.on_exhausted is not None:
+            for (job, error), is_moved in zip(exhausted, moved, strict=True):
+                if is_moved:
+                    self.on_exhausted(job, error)
         return [job for job, error in zip(jobs, errors, strict=True) if not error]
 
 
@@ -84,7 +96,7 @@ def redrive(
     cursor = None
     while limit is None or done < limit:
         page = driver.peek(queue.name, None, PAGE, cursor)
-        chosen: dict[str, list[Move]] = {}
+        chosen: dict[str, list[JobMove]] = {}
         left = len(page.jobs) if limit is None else limit - done
         for stored in page.jobs:
             home = to or stored.headers.get(FROM_QUEUE)
@@ -94,7 +106,13 @@ def redrive(
                 left -= 1
         before = done
         for home, moves in chosen.items():
-            done += sum(queue.store._move(queue.name, home, moves, None))
+            went = queue.store._move(queue.name, home, moves, None)
+            done += sum(went)
+            events = queue.store._events
+            if events is not None:
+                for move, is_moved in zip(moves, went, strict=True):
+                    if is_moved:
+                        events.record(Kind.REDRIVEN, queue.name, move.lease.id, attempt=0, to_queue=home, is_news=True)
         moved(done - before)
         cursor = page.cursor
         if cursor is None:

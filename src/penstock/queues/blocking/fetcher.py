@@ -14,7 +14,7 @@ from penstock.queues.blocking.signal import SignalListener, Subscription
 from penstock.queues.blocking.taker import Taker
 from penstock.queues.polling import NAP_S, TROUBLE_S, watch_pause
 
-WAIT_SLICE_S = 1.0  # so long it may take until a wait that another thread cancelled is noticed at a store that waits
+WAIT_SLICE_S = 1.0  # of a store that can wait: a wait that another thread cancelled is noticed after this time at most
 
 
 class _Request:
@@ -58,7 +58,7 @@ class Fetcher:
         is_reserving = self._lease_ms is not None
         return [Consumer(request.name, request.label, request.since, is_reserving) for request in list(self._requests)]
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Nothing to do: each caller hears the signal itself."""
 
     def get(
@@ -114,7 +114,7 @@ class Fetcher:
         if self._taker.driver.can_wait:
             return
         if request.subscription is None:
-            # What came before this moment must be looked for once more.
+            # The store is asked once more for what came before this moment.
             request.subscription = self._listener.listen()
             return
         try:
@@ -126,7 +126,7 @@ class Fetcher:
             self._listener.heard(text)
 
     def _listen(self, request: _Request, subscription: Subscription, delay: float) -> str | None:
-        """Until something is said, or something changed in a store that must be watched."""
+        """Wait for a signal, or until a store that must be watched has changed."""
         watch_s = self._taker.driver.watch_s
         if watch_s is None:
             return subscription.wait(delay)
@@ -150,7 +150,7 @@ class Fetcher:
         return False
 
     def cancel(self, label: object = None, why: str = "the wait was cancelled") -> int:
-        """End waits of other threads: those with a label, or all. Gives how many."""
+        """End waits of other threads: those with a label, or all. Return how many."""
         with self._lock:
             chosen = [request for request in self._requests if label is None or request.label == label]
             for request in chosen:

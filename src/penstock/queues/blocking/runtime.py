@@ -1,11 +1,30 @@
 """The names of `penstock.queues.aio.runtime` for programs without an event loop, where calls come one at a time."""
 
 import threading
+import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Kind = TypeVar("Kind", bound=type)
+
+Lock = threading.Lock
+sleep = time.sleep
+
+
+def opened_in_this_form(kind: Kind) -> Kind:
+    """Make `async with` on objects of a class raise a TypeError that says what to write instead.
+
+    The methods are set here and not written in the class, so that type checkers still refuse such an `async with`.
+    """
+
+    def refuse(self: object, *_: object) -> NoReturn:
+        raise TypeError(f"{self!r} must be opened with `with`; in a program with asyncio, use penstock.connect")
+
+    for name in ("__aenter__", "__aexit__"):
+        setattr(kind, name, refuse)
+    return kind
 
 
 class Once:

@@ -1,19 +1,72 @@
 # Written by scripts/blocking from ../aio/taker.py: change that, then run `make blocking`.
-"""Takes jobs out of a queue for its fetchers, and returns those that no caller was given.
+"""Takes jobs out of a queue for its fetchers, unless it is paused, and returns those that no caller was given.
 
 The limit on tries is checked here: a job whose worker died during its last try goes to the dead letters instead of to a
 worker.
 """
 
+import time
 from typing import TYPE_CHECKING
 
+from penstock.errors import ConnectionLost
 from penstock.job import Lease, StoredJob
 from penstock.queues.blocking.counters import Counters
 from penstock.queues.blocking.dead_letters import DeadLetters
-from penstock.queues.blocking.services import Channel, Pause
+from penstock.queues.blocking.driver import Driver
+from penstock.queues.blocking.services import Channel, Services
+from penstock.queues.blocking.signal import SignalListener
 
 if TYPE_CHECKING:
     from penstock.queues.blocking.store import Store
+
+UNHEARD_S = 0.5  # how long a pause may go unnoticed by a caller that takes jobs without listening to signals
+
+
+class Pause:
+    """Whether a queue is paused: as its signals say, or as it was read within the last poll interval."""
+
+    def __init__(self, driver: Driver, services: Services, queue: str, listener: SignalListener, poll_s: float) -> None:
+        self._driver = driver
+        self._services = services
+        self._queue = queue
+        self._listener = listener
+        self._poll_s = poll_s
+        self._known: bool | None = None  # None: not known
+        self._known_since = 0.0
+        self._known_last: bool | None = None  # what was known last, whether it still holds or not
+
+    def know(self, paused: bool | None) -> None:
+        """Take what was heard or read; None: something may have been missed."""
+        self._known = paused
+        if paused is not None:
+            self._known_last = paused
+            self._known_since = time.monotonic()
+
+    def read(self) -> bool:
+        """Whether the queue is paused, read from the store."""
+        if self._driver.pauses_itself:
+            return self._driver.paused(self._queue)
+        self._services.open()
+        paused = self._services.stats.paused(self._queue)
+        self.know(paused)
+        return paused
+
+    def holds_back(self) -> bool:
+        """Whether no job may be taken now; False where the store itself holds back the jobs of a paused queue."""
+        if self._driver.pauses_itself:
+            return False
+        if self._known is not None:
+            age_s = time.monotonic() - self._known_since
+            if age_s < min(self._poll_s, UNHEARD_S) or (age_s < self._poll_s and self._listener.is_listening):
+                return self._known
+        try:
+            return self.read()
+        except ConnectionLost:
+            # Statistics on another server that is away don't hold up jobs: what was known last holds.
+            if self._services.stats_are_own or self._known_last is None:
+                raise
+            self.know(self._known_last)
+            return self._known_last
 
 
 class Taker:
@@ -47,6 +100,8 @@ class Taker:
             rest = None if begin is None else max(0, begin - len(kept))
             jobs = self._store._open_driver.reserve(self._queue, count - len(kept), lease_ms, wait_ms, rest)
             self._counters.count(self._queue, "reserve", len(jobs))
+            if self._dead_letters.limit is None:
+                return jobs
             able = self._dead_letters.reject_exhausted(jobs)
             kept += able
             # Jobs that were rejected must not hide those behind them from a caller that has no time.

@@ -7,20 +7,21 @@ that has its present maturity; others are left over from before, and are skipped
     heap       (mature_ms, number, id)
     unique     key -> (id, unique_for_ms, end of the job in ms, or None while it is there)
     claims     key -> ids; a job is still under the key if its entry says so
+    values     key -> (text, end in ms), of the whole store
 """
 
 import heapq
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.codec import from_json, to_json
-from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
+from penstock.job import JobMove, JobState, Lease, NewJob, Sizes, StoredJob
 from penstock.queues.blocking.driver import Driver, Page
-from penstock.queues.capabilities import Capability
-from penstock.queues.options import Address, Options
+from penstock.queues.capabilities import STANDARD, Capability
+from penstock.queues.options import Options, StoreURL
 
 # Entries of a heap, and unique keys, that nobody needs: beyond that, and twice those in use, they are thrown out.
 _LEFT_OVER_MAX = 1000
@@ -57,14 +58,14 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Queue:
+class _MemoryQueue:
     jobs: dict[str, _Entry] = field(default_factory=dict)
     heap: list[tuple[int, int, str]] = field(default_factory=list)
     unique: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
     claims: dict[str, list[str]] = field(default_factory=dict)
 
     def place(self, entry: _Entry) -> None:
-        """Give a job its entry in the heap."""
+        """Put a job into the heap."""
         heapq.heappush(self.heap, (entry.mature_ms, entry.number, entry.id))
         if len(self.heap) > 2 * len(self.jobs) + _LEFT_OVER_MAX:
             self.heap = [(job.mature_ms, job.number, job.id) for job in self.jobs.values()]
@@ -109,8 +110,10 @@ class MemoryQueues:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.queues: dict[str, _Queue] = {}
+        self.queues: dict[str, _MemoryQueue] = {}
         self.numbers = itertools.count(1)
+        self.values: dict[str, tuple[str, int]] = {}
+        self.values_max = _LEFT_OVER_MAX  # beyond that those whose time is over are thrown out
 
 
 _named: dict[str, MemoryQueues] = {}
@@ -125,24 +128,11 @@ class MemoryDriver(Driver):
     """`memory:` is a store of its own; `memory:NAME` is shared by all of this process that name it."""
 
     type: ClassVar[str] = "memory"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.DELAY,
-            Capability.RESERVE,
-            Capability.EXTEND,
-            Capability.TOKEN,
-            Capability.CLAIM,
-            Capability.PEEK,
-            Capability.REMOVE,
-            Capability.HEADERS,
-            Capability.UNIQUE,
-            Capability.ATOMIC_MOVE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = STANDARD - {Capability.SHARED_PAUSE}
     own_options: ClassVar[frozenset[str] | None] = frozenset()
     is_in_memory: ClassVar[bool] = True
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         name = address.netloc or address.path
         store = named_memory_store(name) if name else MemoryQueues()
@@ -150,13 +140,21 @@ class MemoryDriver(Driver):
         self._lock = store.lock
         self._queues = store.queues
         self._numbers = store.numbers
+        self._store = store
+        self._now: Callable[[], float] | None = None  # the time of a test
+
+    def freeze(self, now: Callable[[], float]) -> None:
+        self._now = now
+
+    def now_ms(self) -> int:
+        return super().now_ms() if self._now is None else round(self._now() * 1000) + self.shift_ms
 
     @property
     def place(self) -> str:
         return self._place
 
-    def _queue(self, name: str) -> _Queue:
-        return self._queues.setdefault(name, _Queue())
+    def _queue(self, name: str) -> _MemoryQueue:
+        return self._queues.setdefault(name, _MemoryQueue())
 
     def prepare(self, job: NewJob) -> None:
         job.prepared = to_json(dict(job.headers)) if job.headers else ""
@@ -167,7 +165,7 @@ class MemoryDriver(Driver):
             place = self._queue(queue)
             return [self._push(place, job, now_ms) for job in jobs]
 
-    def _push(self, place: _Queue, job: NewJob, now_ms: int) -> str:
+    def _push(self, place: _MemoryQueue, job: NewJob, now_ms: int) -> str:
         if job.unique is not None:
             holder = place.holder(job.unique, now_ms)
             if holder is not None:
@@ -226,7 +224,7 @@ class MemoryDriver(Driver):
             return self._reserve(self._queue(queue), count, lease_ms, now_ms, begin)
 
     def _reserve(
-        self, place: _Queue, count: int, lease_ms: int, now_ms: int, begin: int | None = None
+        self, place: _MemoryQueue, count: int, lease_ms: int, now_ms: int, begin: int | None = None
     ) -> list[StoredJob]:
         taken: list[StoredJob] = []
         while len(taken) < count and (entry := place.first()) is not None and entry.mature_ms <= now_ms:
@@ -240,7 +238,7 @@ class MemoryDriver(Driver):
             taken.append(job)
         return taken
 
-    def _lease(self, place: _Queue, entry: _Entry, until_ms: int) -> None:
+    def _lease(self, place: _MemoryQueue, entry: _Entry, until_ms: int) -> None:
         entry.mature_ms = until_ms
         entry.token = f"{until_ms}.{next(self._numbers)}"
         place.place(entry)
@@ -268,7 +266,7 @@ class MemoryDriver(Driver):
             return [self._ack(place, lease, now_ms) for lease in leases]
 
     @staticmethod
-    def _ack(place: _Queue, lease: Lease, now_ms: int) -> bool:
+    def _ack(place: _MemoryQueue, lease: Lease, now_ms: int) -> bool:
         entry = place.leased(lease) if lease.token else None
         if entry is not None:
             place.end(entry, now_ms)
@@ -310,7 +308,7 @@ class MemoryDriver(Driver):
         return tokens
 
     def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None = None
     ) -> list[bool]:
         now_ms = self.now_ms()
         moved = []
@@ -403,13 +401,32 @@ class MemoryDriver(Driver):
                 place.jobs[job.id].claim = key
             return jobs
 
+    def put_value(self, key: str, value: str, ttl_ms: int) -> None:
+        now_ms = self.now_ms()
+        with self._lock:
+            values = self._store.values
+            values[key] = (value, now_ms + ttl_ms)
+            if len(values) > self._store.values_max:
+                for old in [one for one, (_, end_ms) in values.items() if end_ms <= now_ms]:
+                    del values[old]
+                self._store.values_max = 2 * len(values) + _LEFT_OVER_MAX
+
+    def value(self, key: str) -> str | None:
+        with self._lock:
+            value, end_ms = self._store.values.get(key, (None, 0))
+        return value if self.now_ms() < end_ms else None
+
+    def remove_value(self, key: str) -> None:
+        with self._lock:
+            self._store.values.pop(key, None)
+
     @staticmethod
-    def _under(place: _Queue, key: str) -> list[_Entry]:
+    def _under(place: _MemoryQueue, key: str) -> list[_Entry]:
         """The jobs that a key still has."""
         entries = [place.jobs[job_id] for job_id in place.claims.get(key, ()) if job_id in place.jobs]
         return [entry for entry in entries if entry.claim == key]
 
-    def _claimed_again(self, place: _Queue, key: str, lease_ms: int, now_ms: int) -> list[StoredJob]:
+    def _claimed_again(self, place: _MemoryQueue, key: str, lease_ms: int, now_ms: int) -> list[StoredJob]:
         entries = self._under(place, key)
         for entry in entries:
             self._lease(place, entry, now_ms + lease_ms)

@@ -27,7 +27,8 @@ acklease -3 write fast                ackclaim 2 write fast
 nacklease -4 write denyoom fast       nackclaim -2 write denyoom fast
 extend -4 write fast                  extendclaim 3 write fast
 release -3 write fast                 lease -4 write fast
-begin -3 write fast                   acklease -3 write fast
+begin -3 write fast                   movejobs -6 write denyoom fast
+qsize -2 readonly fast                begin -3 write fast
 """
 
 FLAGS = ("write", "readonly", "denyoom", "admin", "loading", "fast")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.broker.core.jobs import ACTIVE, DELIVERED, GONE, LISTED, QUEUED, Holders, Job, Rules
 from penstock.broker.core.queues import STALE_MIN, Queue
-from tests.unit.broker.harness import Desk
+from tests.unit.broker.harness import LocalServer
 
 RULES = Rules.of(1, 0, 300)
 HOLDERS = Holders(frozenset())
@@ -124,9 +124,9 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_a_body_is_let_go_with_its_job_even_if_the_order_still_has_its_entry() -> None:
-    desk = Desk()
-    seat = desk.client()
+    server = LocalServer()
+    client = server.client()
     for _ in range(STALE_MIN // 2):
-        seat.call("ACKJOB", seat.call("ADDJOB", "q", b"x" * 10_000, 0))
-    kept = desk.broker.node.queues.by_name[b"q"]._jobs
+        client.call("ACKJOB", client.call("ADDJOB", "q", b"x" * 10_000, 0))
+    kept = server.broker.node.queues.by_name[b"q"]._jobs
     assert sum(len(one.body) for one in kept) == 0

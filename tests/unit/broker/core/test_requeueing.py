@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.core.jobs import WAIT_REPL
-from penstock.broker.core.requeueing import heard_queued, heard_working
+from penstock.broker.core.requeueing import on_queued, on_working
 from tests.transcripts.stage import Stage
 
 
@@ -13,11 +13,11 @@ def test_a_job_that_waits_for_copies_is_put_off_by_the_longest_time_that_anybody
     stage.do("stop B")
     stage.do("stop C")
     stage.do("A ADDJOB q body 60000 REPLICATE 3 RETRY 1")
-    node = stage.desks["A"].broker.node
+    node = stage.servers["A"].broker.node
     (job,) = node.jobs
     assert job.state == WAIT_REPL
-    heard_working(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 8000)])
-    heard_queued(node, node.cluster.peers[b"c" * 40], 0, None, [(job.id, 0)])
+    on_working(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 8000)])
+    on_queued(node, node.cluster.peers[b"c" * 40], 0, None, [(job.id, 0)])
     assert job.requeue_at >= node.now_ms + 8000
 
 
@@ -40,9 +40,9 @@ def nearly_over() -> Stage:
 
 def queued_by_b(stage: Stage) -> None:
     """Let A hear that B has queued its job."""
-    node = stage.desks["A"].broker.node
+    node = stage.servers["A"].broker.node
     (job,) = node.jobs
-    heard_queued(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 0)])
+    on_queued(node, node.cluster.peers[b"b" * 40], 0, None, [(job.id, 0)])
 
 
 def test_a_lease_that_is_over_ends_when_another_node_has_queued_the_job() -> None:
@@ -53,6 +53,6 @@ def test_a_lease_that_is_over_ends_when_another_node_has_queued_the_job() -> Non
 
 def test_a_lease_that_runs_stays_whoever_has_queued_the_job() -> None:
     stage = nearly_over()
-    assert "body" in claimed(stage)  # begun anew
+    assert "body" in claimed(stage)  # begun again
     queued_by_b(stage)
     assert "body" in claimed(stage)

@@ -2,7 +2,7 @@
 
 from penstock.errors import AuthenticationError, OutcomeUnknown, PenstockError, ReplyError, StoreError
 
-# An add that found too few nodes in time: they were told to delete the job, but one that could not be reached may have
+# An add that found too few nodes in time: they were asked to delete the job, but one that could not be reached may have
 # it, and deliver it.
 _IN_DOUBT = ("NOREPL Timeout", "NOREPL job removed")
 

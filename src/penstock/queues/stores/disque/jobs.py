@@ -3,7 +3,7 @@
 A token is a text of three parts: the number that the node gave, the node's id, and when the lease ends by the clock of
 this machine (monotonic milliseconds): `1881981154613002240@e5882c47...@1234567`. Only the node that gave a lease knows
 its number, so what ends the job must go there; if that node is gone, the third part shows whether the lease holds.
-A node of the original Disque gives no numbers: there the first part is 0, and a job is known by its id alone.
+A node of the original Disque has no numbers: there the first part is 0, and a job is known by its id alone.
 
 `tries` are deliveries that came before this one. Our nodes count leases under which work began. Of a job's other two
 counters `nacks` grows when a worker returns it, and `additional-deliveries` when it is queued again for any other
@@ -25,7 +25,7 @@ TRIES = "x-penstock-tries"
 CREATED = "x-penstock-created"  # of a job that moved from another queue: the node knows when it was added to this one
 CLAIM_PREFIX = "__claim__:"  # of the queues in which the store keeps its claims
 NO_NUMBER = "0"
-NOT_LEASED = 1  # a number that no lease has: with it, LEASE gives only jobs that wait
+NOT_LEASED = 1  # a number that no lease has: with it, LEASE returns only jobs that wait
 OK = b"OK"
 _NS_PER_MS = 1_000_000
 
@@ -173,8 +173,11 @@ def stored_job(details: JobDetails, state: JobState, node: str, now_ms: int) -> 
 
 
 def is_before_its_time(details: JobDetails, now_ms: int) -> bool:
-    """Whether a job was never delivered, since its delay isn't over."""
-    return now_ms < details.created_ns // _NS_PER_MS + details.delay * 1000
+    """Whether a job was never delivered, since its delay isn't over.
+
+    Creation times strictly grow, so that of a job without a delay may be ahead of the node's clock.
+    """
+    return details.delay > 0 and now_ms < details.created_ns // _NS_PER_MS + details.delay * 1000
 
 
 def is_created_by(job_id: str, node: str) -> bool:

@@ -1,7 +1,8 @@
 """Jobs of a node as columns, from the rows of JSCAN REPLY compact. A scan of a million jobs spends its time here.
 
 A row has 12 fields: id, queue, state, body, time of creation (ns), ttl, delay (s), retry, copies, nacks, additional
-deliveries, and in how many milliseconds the job is queued again. States are words of ours: queued, scheduled, reserved.
+deliveries, and in how many milliseconds the job is queued again. States are words of ours: queued, scheduled, reserved;
+active is a job that is away.
 Most jobs were never returned and have no headers, so that a column often has one value for a whole page: `Same`.
 """
 
@@ -16,7 +17,12 @@ from penstock.queues.stores.disque.jobs import unframed
 
 Row = Sequence[Any]
 
-STATES = {b"queued": JobState.READY, b"scheduled": JobState.SCHEDULED, b"reserved": JobState.RESERVED}
+STATES = {
+    b"queued": JobState.READY,
+    b"scheduled": JobState.SCHEDULED,
+    b"reserved": JobState.RESERVED,
+    b"active": JobState.AWAY,  # asked for as such: a job of another node, which can't be reached
+}
 WORDS = {state: word for word, state in STATES.items()}
 _QUEUE, _STATE, _CREATED, _DELAY = 1, 2, 4, 6
 _NS_PER_MS = 1_000_000

@@ -1,5 +1,5 @@
-"""What the store of directories is made of; `penstock.queues.stores.fsq.engine` draws what is on the disk.
+"""The store `fsq:`; the module `driver` draws what is on the disk.
 
-Read in this order: `naming` (jobs and their names), `line` (the names that wait), `place` (one queue), `taking`,
-`ending`, `moving`, `claims`, `keys`, `looking`, `ledger`.
+Read in this order: `names` (jobs as items), `listing` (the names that wait), `directory` (one queue), `writer` (push),
+`items` (reserve), `leases` (ack, nack, extend), `mover`, `claims`, `unique`, `scan`, `stats`.
 """

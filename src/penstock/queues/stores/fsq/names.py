@@ -33,7 +33,7 @@ TRIES_ROOM = 4  # digits that the tries of a new job may grow by
 ENTROPY = re.compile(r"[0-9]{10}", re.ASCII)
 _COUNTS = 10_000_000  # of one process, before they begin again; the other three digits are milliseconds
 
-# It begins anywhere: two processes of one pid, one after the other, are not to give the same names for one due time.
+# From a random start: two processes of one pid, one after the other, must not make the same names for one due time.
 _counter = itertools.count(random.randrange(_COUNTS))
 
 
@@ -42,7 +42,9 @@ def directory_of(queue: str) -> str:
     is_plain = not queue.startswith((".", "%")) and "/" not in queue and "\0" not in queue
     name = queue if is_plain else "%" + names.encode(queue, ".", "%", "\0")
     if len(os.fsencode(name)) > NAME_BYTES_MAX:
-        raise CallerError(f"the queue {queue[:40]!r}... has too long a name: a directory's has {NAME_BYTES_MAX} bytes")
+        raise CallerError(
+            f"the directory of a queue must have a name of at most {NAME_BYTES_MAX} bytes, got {queue[:40]!r}..."
+        )
     return name
 
 
@@ -56,32 +58,32 @@ def queue_of(directory: str) -> str:
         return directory
 
 
-class Prepared(NamedTuple):
+class PreparedItem(NamedTuple):
     """What a job becomes: the data and the arguments of an item."""
 
     data: bytes
     arguments: tuple[str, ...]
 
 
-def prepare(job: NewJob) -> Prepared:
+def prepare(job: NewJob) -> PreparedItem:
     """Check a job; BadPayload if it can't be an item."""
     headers: Mapping[str, Any] = job.headers
     arguments = headers.get(ARGUMENTS)
     if not arguments or not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
-        return Prepared(frame(job.body, headers), ())
+        return PreparedItem(frame(job.body, headers), ())
     rest = {name: value for name, value in headers.items() if name != ARGUMENTS}
-    prepared = Prepared(frame(job.body, rest), tuple(arguments))
+    prepared = PreparedItem(frame(job.body, rest), tuple(arguments))
     try:
         name = new_name(0, job.tries, prepared.arguments)
     except FSQError as problem:
         raise BadPayload(f"the header {ARGUMENTS} can't be the arguments of an item: {problem.strerror}") from problem
     if len(os.fsencode(name)) > NAME_BYTES_MAX - TRIES_ROOM:
-        raise BadPayload(f"the header {ARGUMENTS} is too long: a file's name has {NAME_BYTES_MAX} bytes at most")
+        raise BadPayload(f"the header {ARGUMENTS} must fit into a file's name of {NAME_BYTES_MAX} bytes, got more")
     return prepared
 
 
 def new_name(due_ms: int, tries: int, arguments: tuple[str, ...]) -> str:
-    """A name for a new item; no two calls of one process give the same."""
+    """Return a name for a new item; no two calls of one process return the same."""
     time_text = datetime.fromtimestamp(due_ms // 1000).strftime(text_of("FSQ_TIMEFMT"))  # noqa: DTZ006 - local by the standard
     entropy = f"{due_ms % 1000:03d}{next(_counter) % _COUNTS:07d}"
     fields = (time_text, entropy, os.getpid(), names.HOSTNAME, tries, *arguments)
@@ -121,7 +123,7 @@ def stored(
     )
 
 
-class Token(NamedTuple):
+class ItemToken(NamedTuple):
     """What a lease's holder has: the directory that the item is in, and the tries in its name.
 
     As a text: `UNTIL.NONCE.TRIES`, and `.KEY` where the directory is a claim's.
@@ -138,14 +140,14 @@ class Token(NamedTuple):
 _TOKEN = re.compile(r"([0-9]{1,15}\.[0-9a-f]{16})\.([0-9]{1,18})(?:\.([0-9a-f]{32}))?", re.ASCII)
 
 
-def read_token(text: str | None) -> Token | None:
-    """The token of a text; None if it is none of ours."""
+def read_token(text: str | None) -> ItemToken | None:
+    """Return the token of a text; None if it is not one of ours."""
     found = _TOKEN.fullmatch(text or "")
-    return Token(found[1], int(found[2]), found[3]) if found else None
+    return ItemToken(found[1], int(found[2]), found[3]) if found else None
 
 
 def item_of(job_id: str, tries: int = 0) -> ItemName | None:
-    """The name of a job at one of its tries; None for an id that is none of ours."""
+    """Return the name of a job at one of its tries; None for an id that is not one of ours."""
     try:
         return names.parse_job_id(job_id)._replace(tries=tries)
     except (FSQError, ValueError):

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.errors import StoreError
 from penstock.fsq import constants
-from penstock.fsq.directory import Session
+from penstock.fsq.directory import DirectorySession
 from penstock.fsq.errors import FSQError, describe
 
 Arguments = ParamSpec("Arguments")
@@ -36,7 +36,7 @@ class Root:
 
     def guard(self, call: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs) -> Result:
         """Return the result of a call; errors of the system are raised as StoreError."""
-        with self._lock, self.settings(), Session():
+        with self._lock, self.settings(), DirectorySession():
             try:
                 return call(*args, **named)
             except (FSQError, OSError) as problem:

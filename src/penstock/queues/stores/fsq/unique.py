@@ -2,7 +2,7 @@
 
     .penstock/unique/KEY         JSON: key, id (of its job), for_ms, is_stored, ended_ms (null while the job is there)
     .penstock/unique/job/JOB     the name of the key's file, for each job that has one and isn't ended
-    .penstock/unique.lock        locked by who changes any of these
+    .penstock/unique.lock        locked while any of these is changed
 
 KEY and JOB are the first 32 hexadecimal digits of the SHA-256 of the key and of the job's id.
 
@@ -21,10 +21,10 @@ from penstock.codec import from_json, to_json
 from penstock.fsq import files
 from penstock.fsq.reserved import KEY_NAME, key_name, listed
 from penstock.job import NewJob
-from penstock.queues.stores.fsq.directory import Place
+from penstock.queues.stores.fsq.directory import QueueDirectory
 
 OURS_MODE = 0o660  # the directory, which is like the queue's others, decides who gets there
-TIDY_KEYS = 1000  # keys taken by one process before it looks for those that are over
+TIDY_KEYS = 1000  # keys taken by one process before it searches for those that are over
 
 
 class Taken(NamedTuple):
@@ -54,7 +54,7 @@ def locked(where: str) -> Iterator[None]:
 
 
 def _open_to_group(fd: int) -> None:
-    """Workers of one group may be several users, whatever the umask of each is."""
+    """Let all users of the group use the file, whatever their umask is."""
     with suppress(PermissionError):
         os.fchmod(fd, OURS_MODE)
 
@@ -79,17 +79,17 @@ def write_whole(where: str, data: bytes, is_safe: bool) -> None:
 class Keys:
     """The unique keys of one queue."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._directory = f"{place.aside.side}/unique"
+    def __init__(self, queue_dir: QueueDirectory) -> None:
+        self._queue_dir = queue_dir
+        self._directory = f"{queue_dir.area.side}/unique"
         self._jobs = f"{self._directory}/job"
-        self._lock = f"{place.aside.side}/unique.lock"
+        self._lock = f"{queue_dir.area.side}/unique.lock"
         self._count = 0
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else takes or frees keys meanwhile."""
-        self._place.aside.make(self._jobs)
+        """Hold the lock of the keys: no other process takes or frees one."""
+        self._queue_dir.area.make(self._jobs)
         with locked(self._lock):
             yield
 
@@ -100,7 +100,7 @@ class Keys:
         taken = self._read(key_name(key))
         if taken is None:
             return None
-        if taken.ended_ms is None and not self._place.existing({taken.id}):
+        if taken.ended_ms is None and not self._queue_dir.existing({taken.id}):
             if not taken.is_stored:
                 return None
             taken = self._end(key_name(key), taken, now_ms)
@@ -133,7 +133,7 @@ class Keys:
     # At any time
 
     def ended(self, job_ids: Iterable[str], now_ms: int) -> dict[str, str]:
-        """Note the end of jobs; gives the names of the keys that they had."""
+        """Note the end of jobs; return the names of the keys that they had."""
         if not files.is_directory(self._jobs):
             return {}
         ids = [job_id for job_id in job_ids if files.exists(f"{self._jobs}/{key_name(job_id)}")]
@@ -180,7 +180,7 @@ class Keys:
     def _tidy(self, now_ms: int) -> None:
         """Remove keys that are over, and note the end of jobs that originals have ended."""
         known = {name: self._read(name) for name in listed(self._directory)}
-        there = self._place.existing({taken.id for taken in known.values() if taken and taken.ended_ms is None})
+        there = self._queue_dir.existing({taken.id for taken in known.values() if taken and taken.ended_ms is None})
         for name, taken in known.items():
             if taken is None or taken.id in there:
                 continue

@@ -27,11 +27,12 @@ from binascii import Error as NotBase64
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.codec import HEADERS_BYTES_MAX, from_json, to_json
 from penstock.errors import BadPayload
-from penstock.job import Lease, Move, NewJob
+from penstock.job import JobMove, Lease, NewJob
+from penstock.queues.lease_token import LeaseToken
 
 # jsonb has room for 256 MiB, and a server for 1 GB in one statement; a job of this size is slow everywhere.
 ELEMENT_BYTES_MAX = 100 * 1024 * 1024
@@ -43,25 +44,6 @@ _PLAIN = re.compile(r"[0-9A-Za-z-]+")
 _REFUSED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|[dD][89a-fA-F])")
 # A text, which is left alone, or a number with a positive exponent.
 _LARGE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?[eE]\+\d+')
-
-
-class LeaseToken(NamedTuple):
-    """What a reserve writes into the row, and the maturity before: as text, the token of the lease."""
-
-    mature_us: int
-    tries: int
-    before_us: int
-
-    def __str__(self) -> str:
-        return f"{self.mature_us}.{self.tries}.{self.before_us}"
-
-    @classmethod
-    def read(cls, text: str | None) -> "LeaseToken | None":
-        """Return the token of a text; None if it can't be one of ours."""
-        try:
-            return None if text is None else cls(*(int(part) for part in text.split(".")))
-        except (TypeError, ValueError):
-            return None
 
 
 def packed(job: NewJob) -> str:
@@ -102,7 +84,7 @@ def _element(job: NewJob) -> str:
 
 
 def _as_jsonb(text: str) -> str | None:
-    """Return JSON as jsonb gives it back; None if it can't store it: zero bytes and halves of surrogate pairs."""
+    """Return JSON as jsonb returns it; None if it can't store it: zero bytes and halves of surrogate pairs."""
     if "\\u" in text and _REFUSED.search(text):
         return None
     if "e+" in text:
@@ -132,7 +114,7 @@ def lease_batch(given: Sequence[Lease], delays_ms: Sequence[int] = (), begun: Se
         token = LeaseToken.read(lease.token)
         if token is None or not is_id(lease.id):
             continue
-        record = f'{{"i":{_text(lease.id)},"m":{token.mature_us},"n":{token.tries},"b":{token.before_us}'
+        record = f'{{"i":{_text(lease.id)},"m":{token.mature},"n":{token.tries},"b":{token.before}'
         if delays_ms:
             record += f',"d":{delays_ms[place]}'
         if begun:
@@ -141,13 +123,13 @@ def lease_batch(given: Sequence[Lease], delays_ms: Sequence[int] = (), begun: Se
     return batch(record for _, record in sorted(records))
 
 
-def move_batch(moves: Iterable[Move]) -> str:
+def move_batch(moves: Iterable[JobMove]) -> str:
     """Return moves as one value, in their order, which the jobs keep. Those whose lease can't be ours are left out."""
     records = []
     for lease, job in moves:
         token = LeaseToken.read(lease.token)
         if is_id(lease.id) and (token is not None or lease.token is None):
-            named = "" if token is None else f'"m":{token.mature_us},"n":{token.tries},'
+            named = "" if token is None else f'"m":{token.mature},"n":{token.tries},'
             records.append(f'{{"o":{_text(lease.id)},{named}{job.prepared[1:]}')
     return batch(records)
 

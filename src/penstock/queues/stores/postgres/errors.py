@@ -16,6 +16,7 @@ import re
 import psycopg
 
 from penstock.errors import BadPayload, BadUrl, ConnectionLost, OutcomeUnknown, PenstockError, StoreError
+from penstock.queues.options import StoreURL
 
 # Statements that collided with others: nothing was done, and they can be repeated.
 COLLISIONS = frozenset({"40001", "40P01"})
@@ -65,6 +66,14 @@ _CONNECT_ERRORS: tuple[tuple[str, type[PenstockError], str], ...] = (
 def code_of(problem: BaseException) -> str:
     """Return PostgreSQL's code of an error that `failed` made."""
     return getattr(problem.__cause__, "sqlstate", None) or ""
+
+
+def unreadable(problem: psycopg.Error, address: StoreURL) -> BadUrl:
+    """Return the error for a URL that libpq can't read. It quotes a piece of it, which may be one of the password."""
+    message = " ".join(str(problem).split())
+    if address.password:
+        message = re.sub('"[^"]*"', '"..."', message)
+    return BadUrl(f"{address.url} can't be read: {message}")
 
 
 def failed_connect(problem: psycopg.Error, url: str) -> PenstockError:

@@ -10,7 +10,7 @@ of ours. Cuts need not be ids that exist. A small table isn't cut.
 
 import re
 
-from penstock.job import JobState
+from penstock.job import LIVE
 from penstock.queues.scan import Wanted
 from penstock.queues.stores.postgres.sql import IS_AHEAD, IS_RESERVED, NOW, STATES
 
@@ -75,7 +75,7 @@ def _columns(wanted: Wanted) -> str:
 
 def _conditions(wanted: Wanted) -> str:
     found = [f"{COMPARED[limit.column]} {limit.sign} {int(limit.value)}" for limit in wanted.limits]
-    if len(wanted.states) < len(JobState):
+    if len(wanted.states) < len(LIVE):
         found.append("(" + (" OR ".join(STATES[state] for state in sorted(wanted.states)) or "false") + ")")
     return "".join(f" AND {condition}" for condition in found)
 

@@ -18,6 +18,7 @@ Tables that only Penstock uses. They are made in the first schema of the search 
 | `penstock_counters` | namespace, queue, counter (key); value bigint | Keuss' counters, as they were last folded |
 | `penstock_counter_deltas` | namespace, queue, counter, value (no key) | what was counted since |
 | `penstock_claims` | queue, key (key); ids text[]; reserved timestamptz | the jobs leased under a key |
+| `penstock_values` | key text (key); value text; ends timestamptz | texts under keys, until their time is over |
 | `penstock_unique` | queue, key (key); id text; keep_ms bigint; free_at timestamptz | the job that has a unique key |
 
 Indexes of `penstock_unique`: `penstock_unique_id` on (queue, id), for the ends of jobs, and `penstock_unique_free_at`
@@ -243,6 +244,23 @@ IS_RESERVED = f"(mature > {NOW} AND reserved IS NOT NULL)"
 _JOB = f"job._id, job._pl::text, job.tries, {us('job.mature')} AS until"
 _HELD = "unnest(claim.ids) WITH ORDINALITY AS held (id, place)"
 _IS_HELD = "job._id = held.id AND job.reserved = claim.reserved"
+_CLAIM = f"""\
+WITH known AS MATERIALIZED (SELECT FROM penstock_claims WHERE queue = $2 AND key = $3),
+picked AS MATERIALIZED (
+    SELECT ctid AS place, mature FROM {{table}}
+    WHERE NOT EXISTS (SELECT FROM known) AND mature <= {NOW}
+    ORDER BY mature LIMIT $4::int8 FOR UPDATE SKIP LOCKED
+), leased AS (
+    UPDATE {{table}} AS job SET tries = {COUNTED}, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
+    FROM picked WHERE job.ctid = picked.place
+    RETURNING {_JOB}, {us("picked.mature")} AS before
+), kept AS (
+    INSERT INTO penstock_claims (queue, key, ids, reserved)
+    SELECT $2, $3, array_agg(_id ORDER BY before, _id COLLATE "C"), {NOW} FROM leased HAVING count(*) > 0
+){counted("reserve", "leased")}"""
+_EXTENDED = f"""\
+UPDATE {{table}} AS job SET mature = {NOW} + $4::int8 * {MS}
+FROM penstock_claims AS claim, {_HELD} WHERE claim.queue = $2 AND claim.key = $3 AND {_IS_HELD}"""
 _IS_FREE = f"held.free_at <= {NOW}"
 _UNIQUE_FIELDS = "i text, p jsonb, u int8, d int8, t int4, k text, f int8"
 _CHOSEN = "(SELECT given.* FROM given LEFT JOIN owners ON key = k WHERE k IS NULL OR id = i ORDER BY place) AS chosen"
@@ -341,26 +359,21 @@ FROM {_GIVEN} (i text) JOIN {{table}} AS job ON job._id = given.i WHERE job.rese
     "next_mature": f"SELECT {us('mature')} FROM {{table}} ORDER BY mature LIMIT 1",
     # Claims. Reserve up to $4 jobs for $5 ms under a key that is new; the last row only says whether the key is known.
     "claim": f"""
-WITH known AS MATERIALIZED (SELECT FROM penstock_claims WHERE queue = $2 AND key = $3),
-picked AS MATERIALIZED (
-    SELECT ctid AS place, mature FROM {{table}}
-    WHERE NOT EXISTS (SELECT FROM known) AND mature <= {NOW}
-    ORDER BY mature LIMIT $4::int8 FOR UPDATE SKIP LOCKED
-), leased AS (
-    UPDATE {{table}} AS job SET tries = {COUNTED}, mature = {NOW} + $5::int8 * {MS}, reserved = {NOW}
-    FROM picked WHERE job.ctid = picked.place
-    RETURNING {_JOB}, {us("picked.mature")} AS before
-), kept AS (
-    INSERT INTO penstock_claims (queue, key, ids, reserved)
-    SELECT $2, $3, array_agg(_id ORDER BY before, _id COLLATE "C"), {NOW} FROM leased HAVING count(*) > 0
-){counted("reserve", "leased")}
+{_CLAIM}
 SELECT leased.*, NULL::boolean FROM leased
 UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, EXISTS (SELECT FROM known)""",
+    # The same without reading the jobs: their number, and whether the key is known.
+    "claim_unread": f"""
+{_CLAIM}
+SELECT count(*), EXISTS (SELECT FROM known) FROM leased""",
     # Lease the jobs that a key still has for $4 ms from now; each has its place in the claim.
     "claim_again": f"""
-UPDATE {{table}} AS job SET mature = {NOW} + $4::int8 * {MS}
-FROM penstock_claims AS claim, {_HELD} WHERE claim.queue = $2 AND claim.key = $3 AND {_IS_HELD}
+{_EXTENDED}
 RETURNING {_JOB}, {us("job.reserved")}, held.place""",
+    # The same without reading the jobs.
+    "extend_claim": f"""
+WITH extended AS ({_EXTENDED} RETURNING 1)
+SELECT count(*) FROM extended""",
     # End a key and its jobs. $1 is the queue, $2 the key.
     "ack_claim": f"""
 WITH claim AS (DELETE FROM penstock_claims WHERE queue = $1 AND key = $2 RETURNING *),
@@ -440,7 +453,9 @@ class Statements:
     reserved: str
     next_mature: str
     claim: str
+    claim_unread: str
     claim_again: str
+    extend_claim: str
     ack_claim: str
     nack_claim: str
     push_unique: str
@@ -502,6 +517,7 @@ QUEUES_TABLE = "penstock_queues"
 DELTAS_TABLE = "penstock_counter_deltas"
 CLAIMS_TABLE = "penstock_claims"
 UNIQUE_TABLE = "penstock_unique"
+VALUES_TABLE = "penstock_values"
 FOLD_EVERY = 1000  # statements of a client that count: a fold of that many rows takes a few milliseconds
 FOLD_ROWS_MAX = 20_000  # of one fold, which stays short also after many processes that never folded
 KEPT_S = 60  # free keys are kept for this time, as the pop that freed one may be undone
@@ -519,6 +535,9 @@ CREATE TABLE IF NOT EXISTS penstock_counters (
 CREATE TABLE IF NOT EXISTS penstock_counter_deltas (
     namespace text NOT NULL, queue text NOT NULL, counter text NOT NULL, value bigint NOT NULL)
     WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)""",
+    "penstock_values": """
+CREATE TABLE IF NOT EXISTS penstock_values (key text PRIMARY KEY, value text NOT NULL, ends timestamptz NOT NULL);
+CREATE INDEX IF NOT EXISTS penstock_values_ends ON penstock_values (ends)""",
     "penstock_claims": """
 CREATE TABLE IF NOT EXISTS penstock_claims (
     queue text, key text, ids text[] NOT NULL, reserved timestamptz NOT NULL,
@@ -642,3 +661,27 @@ class ScanStart:
     def reset(self) -> None:
         """A job may have come before it."""
         self._us = BEGINNING_US
+
+
+# Texts under keys. Some of those whose time is over are removed with each that is put: more than come, in the long run.
+PUT_VALUE = """\
+WITH over AS (
+    SELECT key FROM penstock_values WHERE ends <= clock_timestamp() + $4::int8 * interval '1 ms' AND key <> $1
+    LIMIT 10 FOR UPDATE SKIP LOCKED
+), removed AS (DELETE FROM penstock_values AS old USING over WHERE old.key = over.key)
+INSERT INTO penstock_values (key, value, ends)
+VALUES ($1, $2, clock_timestamp() + ($3::int8 + $4::int8) * interval '1 ms')
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, ends = excluded.ends"""
+# $1 are records, each key once and in the order of the keys, so that two clients never wait for each other's rows.
+PUT_VALUES = """\
+WITH given AS (SELECT k, v, t FROM json_to_recordset($1::json) AS given (k text, v text, t int8)), over AS (
+    SELECT key FROM penstock_values
+    WHERE ends <= clock_timestamp() + $2::int8 * interval '1 ms' AND key NOT IN (SELECT k FROM given)
+    LIMIT 2000 FOR UPDATE SKIP LOCKED
+), removed AS (DELETE FROM penstock_values AS old USING over WHERE old.key = over.key)
+INSERT INTO penstock_values (key, value, ends)
+SELECT k, v, clock_timestamp() + (t + $2::int8) * interval '1 ms' FROM given
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, ends = excluded.ends"""
+VALUE = """\
+SELECT value FROM penstock_values WHERE key = $1 AND ends > clock_timestamp() + $2::int8 * interval '1 ms'"""
+REMOVE_VALUE = "DELETE FROM penstock_values WHERE key = $1"

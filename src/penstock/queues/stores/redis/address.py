@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from penstock.errors import BadUrl, CallerError
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 
 PORT = 6379
 SENTINEL_PORT = 26379
@@ -107,7 +107,7 @@ _OPTIONS = {
 }
 
 
-def redis_settings(address: Address, extra: Mapping[str, Any]) -> RedisSettings:
+def redis_settings(address: StoreURL, extra: Mapping[str, Any]) -> RedisSettings:
     """Return what is needed to connect. Arguments override the URL's query."""
     settings = RedisSettings(address.url)
     settings.client = extra.get("client")
@@ -132,7 +132,7 @@ def redis_settings(address: Address, extra: Mapping[str, Any]) -> RedisSettings:
     return settings
 
 
-def _options(address: Address, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _options(address: StoreURL, extra: Mapping[str, Any]) -> dict[str, Any]:
     given = {**address.rest, **{name: value for name, value in extra.items() if name != "client"}}
     options = {}
     for name, value in given.items():
@@ -145,7 +145,7 @@ def _options(address: Address, extra: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _connection_options(address: Address, options: Mapping[str, Any]) -> dict[str, Any]:
+def _connection_options(address: StoreURL, options: Mapping[str, Any]) -> dict[str, Any]:
     database = address.path.strip("/") or "0"
     if not database.isdigit():
         raise BadUrl(f"{address.url}: the path must be the number of a database, as in /0, got /{database}")
@@ -175,7 +175,7 @@ def _connection_options(address: Address, options: Mapping[str, Any]) -> dict[st
     return found
 
 
-def _check_sentinel(settings: RedisSettings, address: Address) -> None:
+def _check_sentinel(settings: RedisSettings, address: StoreURL) -> None:
     if not settings.master:
         raise BadUrl(f"{address.url}: sentinel= needs the name of the master, too: master=NAME")
     if address.places or settings.is_cluster:

@@ -74,6 +74,7 @@ def stats_key(namespace: str, queue: str) -> bytes:
     return b"%b%b:%b" % (STATS, namespace.encode(), queue.encode())
 
 
+@lru_cache(1024)
 def counters_key(namespace: str, name: str, is_cluster: bool) -> bytes | None:
     """Return the key of the counters that a queue's scripts write; None if it is not in the slot of the jobs."""
     key = stats_key(namespace, name)

@@ -1,24 +1,17 @@
 """The Lua scripts, and commands as bytes. A call of a script is one round trip, whatever the number of jobs."""
 
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha1
 from importlib.resources import files
 from typing import NamedTuple
 
 from penstock.client.connection import encode
-from penstock.errors import CallerError
 
 Argument = bytes | str | int
 
 
-def packed(words: Sequence[Argument]) -> bytes:
-    """Return a command in RESP."""
-    try:
-        return encode(words)
-    except CallerError:
-        # Ids that are not UTF-8 were decoded with escapes, and are sent as they were.
-        return encode([w.encode("utf-8", "surrogateescape") if isinstance(w, str) else w for w in words])
+# A command in RESP. Ids that are not UTF-8 were decoded with escapes, and are sent as they were.
+packed = partial(encode, errors="surrogateescape")
 
 
 class Script(NamedTuple):

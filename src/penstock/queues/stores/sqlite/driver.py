@@ -26,6 +26,8 @@ All of it, in tables that may lie beside an application's own (`file` makes them
                         options                 JSON, NULL if none were ever given
                         paused                  0 or 1
     penstock_counters   namespace, queue, counter, value
+    penstock_values     name, value             texts under keys; made by the first one
+                        ends                    ms: the end of its time. by_end
 
 A call is a transaction. What it costs doesn't depend on how many jobs there are, but for `sizes` and `purge`, and for
 `peek` of a state that few jobs are in.
@@ -40,16 +42,20 @@ from urllib.parse import unquote
 
 from penstock.codec import from_json, to_json
 from penstock.errors import BadPayload, BadUrl, CallerError
-from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
-from penstock.queues.blocking.driver import Driver, Page
+from penstock.job import JobMove, JobState, Lease, NewJob, Sizes, StoredJob
+from penstock.queues.blocking.driver import Driver, NewValue, Page
 from penstock.queues.blocking.stats import Stats
-from penstock.queues.capabilities import Capability
-from penstock.queues.options import Address, Options
+from penstock.queues.capabilities import STANDARD, Capability
+from penstock.queues.options import Options, StoreURL
 from penstock.queues.scan import Part, Rows, Wanted
 from penstock.queues.stores.sqlite import scan
 from penstock.queues.stores.sqlite.file import LOCK_S, MODE, SYNC, SqliteFile
 from penstock.queues.stores.sqlite.stats import ADD, SqliteStats
 
+_VALUES_TABLE = (
+    "CREATE TABLE IF NOT EXISTS penstock_values (name TEXT PRIMARY KEY, value TEXT NOT NULL, ends INTEGER NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS penstock_values_by_end ON penstock_values (ends)",
+)
 BODY_BYTES_MAX = 256 * 1024 * 1024  # SQLite takes a thousand million, but a job has to fit into memory a few times
 
 _COLUMNS = "number, id, mature, tries, created, token, ahead, unique_key, headers, body"
@@ -75,7 +81,7 @@ _STATES = {
     JobState.SCHEDULED: "AND mature > :now AND token IS NULL",
     JobState.RESERVED: "AND mature > :now AND token IS NOT NULL",
 }
-# Each name is found by looking for the next one, so that the many jobs of a queue are not looked at.
+# Each name is found by searching for the next one, so that the many jobs of a queue are not read.
 _QUEUES = (
     "WITH RECURSIVE names (name) AS (SELECT min(queue) FROM penstock_jobs UNION ALL"
     " SELECT (SELECT min(queue) FROM penstock_jobs WHERE queue > name) FROM names WHERE name IS NOT NULL)"
@@ -98,28 +104,14 @@ class SqliteDriver(Driver):
     """
 
     type: ClassVar[str] = "sqlite"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.DELAY,
-            Capability.RESERVE,
-            Capability.EXTEND,
-            Capability.TOKEN,
-            Capability.CLAIM,
-            Capability.PEEK,
-            Capability.REMOVE,
-            Capability.HEADERS,
-            Capability.UNIQUE,
-            Capability.ATOMIC_MOVE,
-            Capability.TRANSACTION,
-            Capability.SHARED_PAUSE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = STANDARD | {Capability.TRANSACTION}
     own_options: ClassVar[frozenset[str] | None] = frozenset({"sync", "lock_timeout", "mode"})
     watch_s: ClassVar[float | None] = 0.02  # at most, and less after a job: asking costs some 10 µs, and no disk
     compares: ClassVar[frozenset[str]] = scan.COMPARES
     can_count: ClassVar[bool] = True
+    puts_values_together = True
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         given = {**address.rest, **extra}
         self.file = SqliteFile(_path(address), _sync(given), _lock_s(given), _mode(given))
@@ -128,8 +120,38 @@ class SqliteDriver(Driver):
     def place(self) -> str:
         return f"sqlite:{self.file.path.resolve()}"
 
+    def put_value(self, key: str, value: str, ttl_ms: int) -> None:
+        self.put_values([NewValue(key, value, ttl_ms)])
+
+    def put_values(self, values: Sequence[NewValue]) -> None:
+        now_ms = self.now_ms()
+        with self.file.writing() as connection:
+            for statement in _VALUES_TABLE:
+                connection.execute(statement)
+            connection.execute("DELETE FROM penstock_values WHERE ends <= ?", (now_ms,))
+            connection.executemany(
+                "INSERT INTO penstock_values (name, value, ends) VALUES (?, ?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET value = excluded.value, ends = excluded.ends",
+                [(one.key, one.text, now_ms + one.ttl_ms) for one in values],
+            )
+
+    def _has_values(self) -> bool:
+        return bool(self.file.read("SELECT 1 FROM sqlite_master WHERE name = 'penstock_values'"))
+
+    def value(self, key: str) -> str | None:
+        if not self._has_values():
+            return None
+        statement = "SELECT value FROM penstock_values WHERE name = ? AND ends > ?"
+        rows = self.file.read(statement, (key, self.now_ms()))
+        return rows[0][0] if rows else None
+
+    def remove_value(self, key: str) -> None:
+        if self._has_values():
+            with self.file.writing() as connection:
+                connection.execute("DELETE FROM penstock_values WHERE name = ?", (key,))
+
     def own_stats(self) -> Stats | None:
-        return SqliteStats(self.file, self.options.name)
+        return SqliteStats(self.file, self.options.namespace)
 
     def open(self) -> None:
         self.file.open()
@@ -143,11 +165,11 @@ class SqliteDriver(Driver):
     def version(self) -> int:
         """Another number whenever another connection has changed something. No table is read for it."""
         version = int(self.file.read("PRAGMA data_version")[0][0])
-        return self.file.openings << 32 | version  # SQLite counts anew for each connection
+        return self.file.openings << 32 | version  # SQLite counts from 0 for each connection
 
     def prepare(self, job: NewJob) -> None:
         if len(job.body) > BODY_BYTES_MAX:
-            raise BadPayload(f"a body of {len(job.body)} bytes is more than the {BODY_BYTES_MAX} that a job may have")
+            raise BadPayload(f"a body must be at most {BODY_BYTES_MAX} bytes, got {len(job.body)}")
         job.prepared = to_json(dict(job.headers)) if job.headers else None
 
     def push(self, queue: str, jobs: Sequence[NewJob], channel: str | None) -> list[str]:
@@ -203,7 +225,7 @@ class SqliteDriver(Driver):
         return [_popped(row) for row in rows]
 
     def _is_any_ready(self, queue: str, now_ms: int) -> bool:
-        """A look that holds up nobody: who waits for jobs mostly finds none."""
+        """Whether a job is ready; without a lock, since a waiting caller mostly finds none."""
         return bool(self.file.read(_IS_ANY_READY, (queue, now_ms)))
 
     def put_back(self, queue: str, jobs: Sequence[StoredJob]) -> None:
@@ -287,7 +309,7 @@ class SqliteDriver(Driver):
         return tokens
 
     def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None = None
     ) -> list[bool]:
         now_ms = self.now_ms()
         statement = "DELETE FROM penstock_jobs WHERE queue = ? AND id = ? AND token IS ? RETURNING unique_key"
@@ -414,8 +436,8 @@ class SqliteDriver(Driver):
             self._count(connection, queue, "rollback", given)
         return given
 
-    def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
-        return scan.look(self.file, part, wanted, count, cursor, self.now_ms())
+    def scan_page(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        return scan.scan_page(self.file, part, wanted, count, cursor, self.now_ms())
 
 
 def _push(cursor: sqlite3.Cursor, queue: str, jobs: Iterable[NewJob], now_ms: int, schema: str = "") -> list[str]:
@@ -447,7 +469,7 @@ def _reserve(
 ) -> list[StoredJob]:
     rows = connection.execute(_READY, (queue, now_ms, count)).fetchall()
     if claim is not None:
-        rows.sort()  # by their number: in the order in which the claim gives them again
+        rows.sort()  # by their number: in the order in which the claim returns them
     token = _new_token()
     jobs = [_popped(row) for row in rows]
     leases = []
@@ -519,11 +541,11 @@ def _new_token() -> int:
 
 
 def _number(token: str | None) -> int:
-    """A token as it is stored; what is none is no job's."""
+    """Return a token as it is stored; a text that is not a token matches no job."""
     return int(token) if token is not None and token.isdecimal() and len(token) < 20 else -1
 
 
-def _path(address: Address) -> Path:
+def _path(address: StoreURL) -> Path:
     """The file; SQLAlchemy's way of writing it: three slashes before a relative path, four before an absolute one."""
     path = unquote(address.path)
     if address.netloc or not path.startswith("/") or path == "/" or "#" in address.full:
@@ -539,7 +561,7 @@ def _path(address: Address) -> Path:
 def _sync(given: dict[str, Any]) -> str:
     sync = str(given.get("sync", "full"))
     if sync not in SYNC:
-        raise CallerError(f"sync={sync}: it is one of {', '.join(SYNC)}")
+        raise CallerError(f"sync must be one of {', '.join(SYNC)}, got {sync!r}")
     return sync
 
 
@@ -549,7 +571,7 @@ def _lock_s(given: dict[str, Any]) -> float:
     except (TypeError, ValueError):
         seconds = -1.0
     if not 0 <= seconds <= 3600:
-        raise CallerError(f"lock_timeout={given['lock_timeout']!r}: give seconds, 0 to 3600")
+        raise CallerError(f"lock_timeout must be 0 to 3600 seconds, got {given['lock_timeout']!r}")
     return seconds
 
 

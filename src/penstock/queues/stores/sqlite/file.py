@@ -4,18 +4,19 @@ Rules that hold here:
 
 1. A change is one transaction, which takes the file's write lock at its beginning: so it never fails in the middle
    because another process writes, and waits for at most `lock_s` seconds at its start. SQLite's own way of waiting
-   sleeps for up to 100 ms between two looks, while a change takes a few: so it is told not to, and we look more often.
+   sleeps for up to 100 ms between two attempts, while a change takes a few ms: so it must not wait, and we try more
+   often.
 2. Readers and writers don't hold each other up: the file is in WAL mode. With `sync=full` a change is on the disk when
    it is answered; with `normal` it outlives the process, but the last ones may go with the machine; `off` leaves all to
    the system. After kill -9 nothing that was answered is lost in any of them.
 3. A connection must not go through fork: SQLite's locks belong to a process, and the child would believe to hold them.
    It is closed before Python forks, and opened again by whoever needs it, in the parent and in the child.
 4. Threads may share it: one call at a time.
-5. The file is made by the first change. Until then it is read as an empty one: who looks at a wrong path leaves nothing
+5. The file is made by the first change. Until then it is read as an empty one: to read a wrong path leaves nothing
    there.
-6. A file that somebody has removed or replaced is noticed, before each change and now and then by who only reads. The
-   call fails with ConnectionLost, nothing is done, and the next one opens what is there by then.
-7. A new file has the mode 0600, unless the store's option `mode` has another. SQLite gives the same mode to the files
+6. A file that somebody has removed or replaced is noticed, before each change and now and then by a process that only
+   reads. The call fails with ConnectionLost, nothing is done, and the next one opens what is there by then.
+7. A new file has the mode 0600, unless the store's option `mode` has another. SQLite uses the same mode for the files
    `-wal` and `-shm`. An existing file keeps its mode.
 """
 
@@ -34,12 +35,12 @@ from penstock.errors import CallerError, ConnectionLost, PenstockError, StoreErr
 
 VERSION = 1  # of the tables; a file with a higher one was made by a later Penstock
 SQLITE_OLDEST = (3, 35, 0)  # the first with RETURNING
-LOCK_S = 30.0  # so long a change waits for those of other processes
-LOOK_S = 0.0005  # between two looks whether it may begin: at first, and when it has waited for long
+LOCK_S = 30.0  # how long a change waits for those of other processes
+LOOK_S = 0.0005  # between two attempts to begin: at first, and when it has waited for long
 LOOK_S_MAX = 0.005
-PLACE_S = 1.0  # between two looks of who reads whether the path still leads to the file that is open
+PLACE_S = 1.0  # between two checks of a reader that the path still leads to the open file
 CACHE_KIB = 16 * 1024  # of pages in memory: the inner pages of indexes over some million jobs
-MODE = 0o600  # of a new file: what the broker's umask gives its journal
+MODE = 0o600  # of a new file: that of the broker's journal
 SYNC = {"full": "FULL", "normal": "NORMAL", "off": "OFF"}
 
 TABLES = """
@@ -96,15 +97,15 @@ CREATE TABLE IF NOT EXISTS penstock_counters (
 
 # What went wrong, by SQLite's code, and what to do.
 ADVICE = {
-    sqlite3.SQLITE_BUSY: "another process has its write lock for too long: end that, or give a longer lock_timeout",
+    sqlite3.SQLITE_BUSY: "another process has its write lock for too long: end that, or set a longer lock_timeout",
     sqlite3.SQLITE_LOCKED: "another transaction of this connection is open: end it first",
     sqlite3.SQLITE_FULL: "the disk is full: make room. Nothing was changed",
     sqlite3.SQLITE_READONLY: "the file, or its folder, may not be written to: see to its owner and mode",
     sqlite3.SQLITE_PERM: "the file may not be opened: see to its owner and mode",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened: its folder must exist, and be open for writing",
     sqlite3.SQLITE_NOTADB: "this is a file of another kind: choose another path",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: look at it with `sqlite3 FILE 'PRAGMA integrity_check'`",
-    sqlite3.SQLITE_IOERR: "the disk fails, or is full: look at the system's log",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: check it with `sqlite3 FILE 'PRAGMA integrity_check'`",
+    sqlite3.SQLITE_IOERR: "the disk fails, or is full: see the system's log",
 }
 _PRIMARY = 0xFF  # of an extended code
 
@@ -117,7 +118,7 @@ class SqliteFile:
     """A file, opened when it is first needed."""
 
     def __init__(self, path: Path, sync: str = "full", lock_s: float = LOCK_S, mode: int = MODE) -> None:
-        self.path = path.absolute()  # the process may change its directory before it opens the file anew
+        self.path = path.absolute()  # the process may change its directory before it opens the file again
         self.lock = threading.RLock()
         self._sync = SYNC[sync]
         self._lock_s = lock_s
@@ -127,7 +128,7 @@ class SqliteFile:
         self._is_open = False
         self.openings = 0  # how often a connection was made
         self._opened: tuple[Path, int, int] | None = None  # what the connection is to: path, device and inode
-        self._look_s = 0.0  # when to look at the path again
+        self._look_s = 0.0  # when to check the path again
 
     def open(self) -> None:
         """See whether the file can be used, or made."""
@@ -171,7 +172,7 @@ class SqliteFile:
             self._nothing = None
 
     def start_anew(self) -> list[sqlite3.Connection]:
-        """In a forked child: forget the lock and the connection; gives the latter, if there is one."""
+        """In a forked child: forget the lock and the connection; return the latter, if there is one."""
         connection, self._connection = self._connection, None
         self._nothing = None
         self.lock = threading.RLock()
@@ -212,7 +213,7 @@ class SqliteFile:
             self.let_go()
             raise ConnectionLost(
                 f"{self.path} was removed or replaced while it was open. Nothing was done; the next call opens what is "
-                "there by then, or makes the file anew"
+                "there by then, or makes the file again"
             )
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
@@ -226,7 +227,7 @@ class SqliteFile:
                 is_busy = problem.sqlite_errorcode & _PRIMARY == sqlite3.SQLITE_BUSY
                 if not is_busy or time.monotonic() - began >= self._lock_s:
                     raise
-                # Those who wait should not all look at the same moment.
+                # Processes that wait should not all try at the same moment.
                 time.sleep(pause_s * (0.5 + random.random()))
                 pause_s = min(1.2 * pause_s, LOOK_S_MAX)
 
@@ -306,7 +307,7 @@ class SqliteFile:
         return row[0] if row else 0
 
     def read(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
-        """The rows of a statement that changes nothing. It waits for nobody but who repairs the file after a crash."""
+        """The rows of a statement that changes nothing. It waits only for a repair of the file after a crash."""
         with self.lock, self.explained():
             connection = self.connection(to_read=True)
             return self._patiently(lambda: connection.execute(statement, values).fetchall())
@@ -340,7 +341,7 @@ class SqliteFile:
         code = getattr(problem, "sqlite_errorcode", 0) & _PRIMARY
         advice = ADVICE.get(code)
         text = f"{self.path}: {problem}" + (f"; {advice}" if advice else "")
-        # Nothing was done, and to do it again is harmless: who waits for jobs goes on waiting.
+        # Nothing was done, and to repeat it is harmless: a caller that waits for jobs goes on waiting.
         return TimedOut(text) if code == sqlite3.SQLITE_BUSY else StoreError(text)
 
 

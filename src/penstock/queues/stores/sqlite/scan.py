@@ -1,7 +1,7 @@
-"""Looks at the jobs of an SQLite file, a page at a time, as columns: see `penstock.queues.scan`.
+"""Batch reads of an SQLite file, a page at a time, as columns: see `penstock.queues.scan`.
 
-A look goes by ids, from index `by_id`. A job keeps its id whatever is done to it, so it is met once; and as ids sort by
-the time of their making, those that are pushed after the look began lie behind its end. Columns that nobody wants
+A read goes by ids, from index `by_id`. A job keeps its id whatever is done to it, so it is met once; and as ids sort by
+the time of their making, those that are pushed after it began lie behind its end. Columns that nobody wants
 are not read, large bodies least of all.
 """
 
@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from penstock.codec import from_json
-from penstock.job import JobState
+from penstock.job import LIVE, JobState
 from penstock.queues.scan import NOTHING, Column, Part, Rows, Same, Wanted
 from penstock.queues.stores.sqlite.file import SqliteFile
 
@@ -34,7 +34,7 @@ COMPARES = frozenset({"id", *COMPARED})
 _END = "SELECT max(id) FROM penstock_jobs WHERE queue = ?"
 
 
-def look(file: SqliteFile, part: Part, wanted: Wanted, count: int, cursor: str | None, now_ms: int) -> Rows:
+def scan_page(file: SqliteFile, part: Part, wanted: Wanted, count: int, cursor: str | None, now_ms: int) -> Rows:
     """The next page."""
     (queue,) = part.queues
     last, end = ("", file.read(_END, (queue,))[0][0]) if cursor is None else json.loads(cursor)
@@ -60,7 +60,7 @@ def look(file: SqliteFile, part: Part, wanted: Wanted, count: int, cursor: str |
 def _conditions(wanted: Wanted) -> tuple[str, dict[str, Any]]:
     """What is asked of a job beside its place."""
     found = [f"{COMPARED[limit.column]} {limit.sign} {int(limit.value)}" for limit in wanted.limits]
-    if len(wanted.states) < len(JobState):
+    if len(wanted.states) < len(LIVE):
         found.append("(" + (" OR ".join(_STATES[state] for state in wanted.states) or "0") + ")")
     ids = {f"id{number}": job_id for number, job_id in enumerate(wanted.ids or ())}
     if wanted.ids is not None:

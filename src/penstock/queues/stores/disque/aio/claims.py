@@ -25,7 +25,7 @@ from penstock.client.aio import ClusterClient
 from penstock.client.values import Job
 from penstock.errors import OutcomeUnknown
 from penstock.job import StoredJob
-from penstock.queues.stores.disque.aio.link import Link
+from penstock.queues.stores.disque.aio.link import DisqueLink
 from penstock.queues.stores.disque.aio.nodes import Nodes
 from penstock.queues.stores.disque.jobs import CLAIM_PREFIX, NOT_LEASED, OK, fetched_jobs, leased_jobs
 from penstock.queues.stores.disque.terms import Defaults, copies_of
@@ -62,10 +62,10 @@ class _ClaimRecord:
     jobs: list[_ClaimedJob] = field(default_factory=list)
 
 
-class Claims:
+class DisqueClaims:
     """`claim`, `extend_claim`, `ack_claim` and `nack_claim` of the driver."""
 
-    def __init__(self, link: Link, nodes: Nodes, defaults: Defaults, batch_max: int) -> None:
+    def __init__(self, link: DisqueLink, nodes: Nodes, defaults: Defaults, batch_max: int) -> None:
         self._link, self._nodes, self._defaults, self._batch_max = link, nodes, defaults, batch_max
 
     async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
@@ -121,6 +121,9 @@ class Claims:
             for entry, job in zip(entries, jobs, strict=True):
                 if job is not None:
                     job.created_ns = entry.created_ns
+                    if not job.has_begun and job.tries:
+                        # Its lease was over. Under the same key that is the same try, as if the lease had held.
+                        job.tries, job.has_begun = job.tries - 1, True
                     (kept if entry.is_unchanged(job) else others).append(job)
             if others:
                 await view.release(*others)

@@ -2,6 +2,7 @@
 
     what                        is
     queue NAME                  the queue of that name, in the cluster: each node has a part of it
+    queue __value__:KEY         a text under a key, as one job with a TTL, which is only ever peeked at
     queue __claim__:NAME:KEY    what a claim holds, as one job; see `aio/claims.py`
     id of a job                 the node's: a job that goes to another queue is another job
     body                        the job's body; with headers or tries, in the frame of `penstock.codec`
@@ -9,7 +10,7 @@
     header x-penstock-created   when a job was pushed, if it was moved from another queue; removed when it is read
     RETRY, TTL, REPLICATE       of the push, or the options of the store (see `terms.py`)
     DELAY                       of the push, in whole seconds, rounded up
-    nacks + additional deliveries   `tries`; see `jobs.py`
+    tries                       `tries`; on an original, nacks + additional deliveries; see `jobs.py`
     lease                       GETJOB LEASE, with a token; on an original the job's retry time, restarted by WORKING
     pause                       PAUSE out, sent to all nodes
 
@@ -18,19 +19,21 @@
     pop                         GETJOB, then ACKLEASE
     reserve                     GETJOB LEASE (on an original GETJOB, then WORKING)
     ack, nack, extend, release  ACKLEASE, NACKLEASE, EXTEND, RELEASE (ACKJOB, NACK, WORKING, ENQUEUE)
-    move                        EXTEND or LEASE, then ADDJOBS, then ACKLEASE
+    move                        MOVEJOBS (on other nodes EXTEND or LEASE, then ADDJOBS, then ACKLEASE)
     remove, purge               SHOW or JSCAN, DEQUEUE, ACKJOB
-    sizes, peek, scans          QLEN, QPEEK, SHOW, JSCAN
+    sizes, peek, scans          QLEN, QPEEK, SHOW, JSCAN; while a node can't be reached QSIZE, too
 
 Jobs come in the order of their creation, also those that were delayed or came back. A waiting consumer waits on a node,
 so there are no signals; statistics are those of this process. An original has no tokens and no claims, no nack with a
 delay (the job is ready at once), no release (a delivery is counted) and no number of reserved jobs.
 
 Each command is a step of its own. A pop is a fetch and then an ack, before the job is returned: if the process dies in
-between, the job comes back. A job that moves is added to its new queue first, then acknowledged in the old one: if the
-process dies in between, it is in both. A job that waits is removed in two steps: it is taken out of its queue, so that
-no worker can get it any more, and then acknowledged. If its retry time runs out in between, within a millisecond or so,
-it may be delivered to a worker, and be gone when that one is done.
+between, the job comes back. A move is one step, at the node that has the job: the new job is added, with its copies,
+and the old one acknowledged, or neither. If that node crashes in the middle, the job may be in both queues. On nodes
+that lack the command a job is added to its new queue first, then acknowledged in the old one: a process that dies in
+between leaves it in both, and `atomic_move` is not among the capabilities. A job that waits is removed in two steps: it
+is taken out of its queue, so that no worker can get it any more, and then acknowledged. If its retry time runs out in
+between, within a millisecond or so, it may be delivered to a worker, and be gone when that one is done.
 
 Only the node that gave a lease knows its token, so an ack, nack, extend or release goes there, in one command for all
 jobs of one node. If that node can't be reached an ack may still be done: while the lease holds by this machine's clock,
@@ -43,20 +46,22 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from penstock.client.aio import ClusterClient
+from penstock.client.connection import refined
 from penstock.client.requests import ADD_BYTES_MAX
 from penstock.client.values import text
 from penstock.codec import MARK, frame
 from penstock.errors import BadUrl, CallerError, ConnectionLost, OutcomeUnknown, PenstockError, ReplyError, Unreachable
-from penstock.job import JobState, Lease, Mark, Move, NewJob, Sizes, StoredJob
+from penstock.job import JobMove, JobState, Lease, Mark, NewJob, Sizes, StoredJob
 from penstock.queues.aio.driver import Driver, Page
 from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.aio.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
-from penstock.queues.options import Address, Options
+from penstock.queues.options import Options, StoreURL
 from penstock.queues.scan import Part, Rows, Wanted
-from penstock.queues.stores.disque.aio.claims import Claims
-from penstock.queues.stores.disque.aio.link import Link
+from penstock.queues.stores.disque.aio.claims import DisqueClaims
+from penstock.queues.stores.disque.aio.link import DisqueLink
 from penstock.queues.stores.disque.aio.marks import Marks
+from penstock.queues.stores.disque.aio.moves import Lacking, Moves
 from penstock.queues.stores.disque.aio.nodes import ALL, Nodes, values
 from penstock.queues.stores.disque.aio.scan import Scan
 from penstock.queues.stores.disque.jobs import (
@@ -80,6 +85,8 @@ POP_MS = 10_000  # of a lease that only lasts until the ack: long enough for a n
 MOVE_MS = 30_000  # of the lease of a job while it is moved to another queue
 # What a lease must still have before its end for an ack by id: clocks differ in speed, and an ack takes its time.
 MARGIN_MS = 1000
+VALUE_PREFIX = "__value__:"
+VALUES_MAX = 100  # jobs of one key: several only while it is being replaced
 REMOVE_MAX = 1000  # jobs in one pipeline
 # The state of PAUSE -> the state that stops delivery, and the one that resumes it.
 STOPPED = {"none": "out", "in": "all", "out": "out", "all": "all"}
@@ -107,15 +114,23 @@ class DisqueDriver(Driver):
     """Jobs of a cluster."""
 
     type: ClassVar[str] = "disque"
-    capabilities: ClassVar[frozenset[Capability]] = OF_ORIGINALS | {Capability.TOKEN, Capability.CLAIM}
+    capabilities: ClassVar[frozenset[Capability]] = OF_ORIGINALS | {
+        Capability.TOKEN,
+        Capability.CLAIM,
+        Capability.VALUES,
+        Capability.ATOMIC_MOVE,
+    }
     can_wait: ClassVar[bool] = True
     pauses_itself: ClassVar[bool] = True
     takes_bodies: ClassVar[bool] = True
+    keeps_ids: ClassVar[bool] = False
     own_options: ClassVar[frozenset[str] | None] = OWN_OPTIONS
     compares: ClassVar[frozenset[str]] = frozenset({"id"})
+    claims_in_steps: ClassVar[bool] = True
     has_marks: ClassVar[bool] = True
+    has_away: ClassVar[bool] = True
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         if address.path.strip("/"):
             raise BadUrl(f"{address.url}: the URL of nodes must have no path, got {address.path}")
@@ -126,10 +141,11 @@ class DisqueDriver(Driver):
             self._make_client()
         except CallerError as problem:
             raise BadUrl(f"{address.url}: {problem}") from problem
-        self._link = Link(self._make_client, address.url)
+        self._link = DisqueLink(self._make_client, address.url)
         self._nodes = Nodes(address.url, lambda: self.shift_ms)
         self._scan = Scan(self._link, self._nodes)
-        self._claims = Claims(self._link, self._nodes, self._defaults, self.batch_max)
+        self._moves = Moves(self._link, self._nodes, self._defaults)
+        self._claims = DisqueClaims(self._link, self._nodes, self._defaults, self.batch_max)
         self._marks = Marks(self._link, self._nodes, self.batch_max)
 
     def _make_client(self) -> ClusterClient:
@@ -155,9 +171,24 @@ class DisqueDriver(Driver):
             await self._nodes.check(client)
         if not self._nodes.are_ours:
             vars(self)["capabilities"] = OF_ORIGINALS  # of this store alone
+        elif not self._nodes.know_moves:
+            self._move_in_steps()
+
+    def _move_in_steps(self) -> None:
+        """Move jobs in two steps from now on: a node is of an earlier version."""
+        self._nodes.know_moves = False
+        vars(self)["capabilities"] = self.capabilities - {Capability.ATOMIC_MOVE}
 
     async def close(self) -> None:
         await self._link.close()
+
+    async def records_events(self) -> bool:
+        with self._link.client() as client:
+            try:
+                reply = await client.call("CONFIG", "GET", "events-dir")
+            except ReplyError:  # an original node, or one without this command
+                return False
+        return isinstance(reply, list) and len(reply) == 2 and bool(reply[1])
 
     def own_signal(self) -> Signal:
         return SilentSignal()
@@ -230,21 +261,29 @@ class DisqueDriver(Driver):
         self, client: ClusterClient, queue: str, jobs: Sequence[NewJob], groups: dict[Terms, list[int]]
     ) -> list[str]:
         """Add jobs with different terms: a command for each group, all in one pipeline."""
-        nodes = await self._nodes.size(client)
-        commands = [
-            ("ADDJOBS", queue, ADD_MS, *terms.words(nodes), "BODIES", *[jobs[at].prepared for at in places])
-            for terms, places in groups.items()
-        ]
-        try:
-            replies = values(await client.call_many(commands))
-        except ReplyError as problem:
-            _, error = await self._nodes.too_few(client, problem, max(terms.copies(nodes) for terms in groups))
-            raise error from problem
         ids = [""] * len(jobs)
-        for places, reply in zip(groups.values(), replies, strict=True):
-            for at, job_id in zip(places, reply, strict=True):
-                ids[at] = text(job_id)
-        return ids
+        nodes = await self._nodes.size(client)
+        while True:
+            commands = [
+                ("ADDJOBS", queue, ADD_MS, *terms.words(nodes), "BODIES", *[jobs[at].prepared for at in places])
+                for terms, places in groups.items()
+            ]
+            refused: dict[Terms, ReplyError] = {}
+            for (terms, places), reply in zip(groups.items(), await client.call_many(commands), strict=True):
+                if isinstance(reply, ReplyError):
+                    refused[terms] = refined(reply)
+                    continue
+                for at, job_id in zip(places, reply, strict=True):
+                    ids[at] = text(job_id)
+            if not refused:
+                return ids
+            known = nodes
+            for terms, problem in refused.items():
+                known, error = await self._nodes.too_few(client, problem, terms.copies(nodes))
+                if terms.copies(known) >= terms.copies(nodes) or isinstance(error, OutcomeUnknown):
+                    raise error from problem
+            nodes = known  # some were removed from the cluster
+            groups = {terms: groups[terms] for terms in refused}
 
     # Jobs out
 
@@ -306,7 +345,7 @@ class DisqueDriver(Driver):
                 if group.has_numbers:
                     outcomes = await self._ack_by_token(client, group, begins.pop(group.node, ()))
                 else:
-                    # Of a node that gives no tokens: the first ack of a job counts, whoever sends it.
+                    # Of a node without tokens: the first ack of a job counts, whoever sends it.
                     acks = await client.at(group.node).call_many([("ACKJOB", job_id) for job_id in group.ids])
                     outcomes = [count == 1 for count in values(acks)]
                 for place, is_done in zip(group.places, outcomes, strict=True):
@@ -379,7 +418,7 @@ class DisqueDriver(Driver):
             for group in lease_groups(leases):
                 view = client.at(group.node)
                 if not group.has_numbers:
-                    # On a node that gives no leases the retry time restarts. A number is the reply for a job that it
+                    # On a node without leases the retry time restarts. A number is the reply for a job that it
                     # knows, and that may be postponed: not after half of its life.
                     replies = await view.call_many([("WORKING", job_id) for job_id in group.ids])
                     for place, reply in zip(group.places, replies, strict=True):
@@ -410,8 +449,24 @@ class DisqueDriver(Driver):
     # Jobs that are moved and removed
 
     async def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None = None
     ) -> list[bool]:
+        done: list[bool | None] = [None] * len(moves)
+        if self._nodes.are_ours and self._nodes.know_moves:
+            try:
+                return await self._moves.move(queue, to, moves)
+            except Lacking as problem:
+                self._move_in_steps()
+                done = problem.done
+        left = [place for place, is_done in enumerate(done) if is_done is None]
+        for place, is_done in zip(
+            left, await self._move_in_two(queue, to, [moves[place] for place in left], channel), strict=True
+        ):
+            done[place] = is_done
+        return [is_done is True for is_done in done]
+
+    async def _move_in_two(self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None) -> list[bool]:
+        """Move jobs where a node lacks the command: the new ones are added, then the old ones acknowledged."""
         leases = await self._hold(queue, [move.lease for move in moves])
         held = [at for at, lease in enumerate(leases) if lease is not None]
         if not held:
@@ -505,8 +560,8 @@ class DisqueDriver(Driver):
     async def parts(self, queues: Sequence[str], wanted: Wanted) -> list[Part]:
         return await self._scan.parts(queues)
 
-    async def look(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
-        return await self._scan.look(part, wanted, count, cursor)
+    async def scan_page(self, part: Part, wanted: Wanted, count: int, cursor: str | None = None) -> Rows:
+        return await self._scan.scan_page(part, wanted, count, cursor)
 
     async def sizes(self, queue: str) -> Sizes:
         nodes = self._nodes
@@ -515,7 +570,7 @@ class DisqueDriver(Driver):
         with self._link.client() as client:
             views = await nodes.views(client)
             now_ms = await nodes.time_ms(client)
-            ready = sum([await view.qlen(queue) for view in views])
+            ready = await nodes.ready(client, queue)
             for view in views:
                 scheduled.update(await nodes.ids(view, queue, JobState.SCHEDULED, now_ms))
                 if nodes.are_ours:
@@ -526,7 +581,7 @@ class DisqueDriver(Driver):
 
     async def ready(self, queue: str) -> int:
         with self._link.client() as client:
-            return sum([await view.qlen(queue) for view in await self._nodes.views(client)])
+            return await self._nodes.ready(client, queue)
 
     async def next_mature_ms(self, queue: str) -> int | None:
         if await self.ready(queue):
@@ -548,7 +603,7 @@ class DisqueDriver(Driver):
             for view in await self._nodes.views(client):
                 # Names that are not UTF-8 can't be used through this library.
                 names.update([name async for name in view.queues() if isinstance(name, str)])
-        return sorted(name for name in names if not name.startswith(CLAIM_PREFIX))
+        return sorted(name for name in names if not name.startswith((CLAIM_PREFIX, VALUE_PREFIX)))
 
     async def set_paused(self, queue: str, paused: bool) -> None:
         with self._link.client() as client:
@@ -560,6 +615,29 @@ class DisqueDriver(Driver):
             return await client.pause(queue) in PAUSED
 
     # Claims, and jobs by their marks
+
+    async def put_value(self, key: str, value: str, ttl_ms: int) -> None:
+        queue = VALUE_PREFIX + key
+        before = await self._value_jobs(queue)
+        job = NewJob(None, value.encode(), ttl_s=max(1.0, ttl_ms / 1000))
+        self.prepare(job)
+        await self.push(queue, [job], None)
+        if before:
+            await self.remove(queue, [one.id for one in before])
+
+    async def value(self, key: str) -> str | None:
+        found = await self._value_jobs(VALUE_PREFIX + key)
+        return None if not found else (found[-1].body or b"").decode()
+
+    async def remove_value(self, key: str) -> None:
+        queue = VALUE_PREFIX + key
+        found = await self._value_jobs(queue)
+        if found:
+            await self.remove(queue, [one.id for one in found])
+
+    async def _value_jobs(self, queue: str) -> list[StoredJob]:
+        """Return the jobs of a key, the newest last: while one is replaced there are two."""
+        return (await self.peek(queue, JobState.READY, VALUES_MAX)).jobs
 
     async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
         return await self._claims.claim(queue, key, count, lease_ms)

@@ -7,14 +7,14 @@ from penstock.client.aio import ClusterClient
 from penstock.queues.stores.disque.errors import store_error
 
 
-class Link:
+class DisqueLink:
     """Lends the client, for a block. Error replies of a node become errors of a store there."""
 
     def __init__(self, make: Callable[[], ClusterClient], url: str) -> None:
         self._make, self._url = make, url
         self._client: ClusterClient | None = None
 
-    def client(self) -> "Link":
+    def client(self) -> "DisqueLink":
         """Return the context of a block, which has the client."""
         return self
 

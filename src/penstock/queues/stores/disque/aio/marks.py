@@ -1,9 +1,10 @@
 """Jobs by their marks, on nodes of the original Disque: for callers that keep account of reserved jobs, as Spark's log.
 
 An original node has no claims. It can show a job by its id (SHOW), restart its retry time (WORKING), and acknowledge it
-for any client (ACKJOB). It doesn't tell who has a job. But the counters do: they grow each time that a job goes back to
-its queue. A job whose counters are as they were when it was reserved is still its holder's; one that has gone back
-once, and waits, has not been delivered since, and can be taken out of its queue again (DEQUEUE).
+for any client (ACKJOB). It doesn't say which client has a job, but the
+counters do: they grow each time that a job goes back to its queue. A job whose counters are as they were when it was
+reserved is still its holder's; one that has gone back once, and waits, has not been delivered since, and can be taken
+out of its queue again (DEQUEUE).
 
 A node that can't be reached is left out: others that hold the job may answer for it.
 """
@@ -15,7 +16,7 @@ from penstock.client.aio import ClusterClient
 from penstock.client.values import Job, JobDetails
 from penstock.errors import ConnectionLost
 from penstock.job import Mark, StoredJob
-from penstock.queues.stores.disque.aio.link import Link
+from penstock.queues.stores.disque.aio.link import DisqueLink
 from penstock.queues.stores.disque.aio.nodes import Nodes
 from penstock.queues.stores.disque.jobs import fetched_jobs
 
@@ -25,7 +26,7 @@ _NEVER_MS = 2**62  # the end of a lease, where only the retry time of the job en
 class Marks:
     """`reserved`, `regain`, `keep` and `end` of the driver."""
 
-    def __init__(self, link: Link, nodes: Nodes, batch_max: int) -> None:
+    def __init__(self, link: DisqueLink, nodes: Nodes, batch_max: int) -> None:
         self._link, self._nodes, self._batch_max = link, nodes, batch_max
 
     async def regain(self, queue: str, marks: Sequence[Mark]) -> list[StoredJob]:

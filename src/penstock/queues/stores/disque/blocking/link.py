@@ -11,7 +11,7 @@ from penstock.errors import CallerError
 from penstock.queues.stores.disque.errors import store_error
 
 
-class Link:
+class DisqueLink:
     """Lends clients, each for a block. Error replies of a node become errors of a store there."""
 
     def __init__(self, make: Callable[[], ClusterClient], url: str) -> None:
@@ -51,7 +51,7 @@ class ClientLoan:
 
     __slots__ = ("_client", "_link")
 
-    def __init__(self, link: Link, client: ClusterClient) -> None:
+    def __init__(self, link: DisqueLink, client: ClusterClient) -> None:
         self._link, self._client = link, client
 
     def __enter__(self) -> ClusterClient:

@@ -1,8 +1,9 @@
 # Written by scripts/blocking from ../aio/nodes.py: change that, then run `make blocking`.
 """The nodes of a cluster: which there are, what they can do, and what the store asks of each by itself.
 
-Each node knows the jobs that wait there, and has copies of some that wait elsewhere. What only a node holds that can't
-be reached is not seen.
+Each node knows the jobs that wait there, and has copies of some that wait elsewhere. If the node of a job can't be
+reached, one of the others that have a copy shows it, as away (QSIZE, JSCAN AWAY). What only a node holds that can't be
+reached is not seen.
 
 JSCAN goes through all jobs of a node, whatever their queue, a page at a time: ten times as many jobs as its COUNT says,
 at most. The node answers nobody else meanwhile.
@@ -25,7 +26,7 @@ SYNTAX = "ERR syntax error"  # the reply of a node that doesn't know an option
 # Commands that original nodes of Disque don't have, and the store uses.
 OUR_COMMANDS = ("acklease", "addjobs", "lease", "release")
 # States in the order in which they are listed, in the words of our nodes.
-STATE_WORDS = {state: word.decode() for state, word in WORDS.items()}
+STATE_WORDS: dict[JobState, str] = {state: word.decode() for state, word in WORDS.items() if state is not JobState.AWAY}
 # Nodes of Disque know no more than `active`, and of such a job only whether its first delay is over.
 ORIGINAL_STATE_WORDS = {JobState.READY: "queued", JobState.SCHEDULED: "active"}
 
@@ -44,6 +45,8 @@ class Nodes:
         self._url, self._shift_ms = url, shift_ms
         self.are_ours = True  # every node is one of ours, and knows leases
         self.know_begin = True  # every node knows GETJOB WITHCTIME and BEGIN
+        self.know_moves = True  # every node knows MOVEJOBS
+        self.know_away = True  # every node knows QSIZE
 
     @property
     def state_words(self) -> dict[JobState, str]:
@@ -53,8 +56,11 @@ class Nodes:
     def check(self, client: ClusterClient) -> None:
         """Find out what the nodes can do."""
         for view in (self.find(client)).views.values():
-            *ours, begin = view.call("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN")
+            words = ("COMMAND", "INFO", *OUR_COMMANDS, "BEGIN", "MOVEJOBS", "QSIZE")
+            *ours, begin, moves, sizes = view.call(*words)
             self.know_begin = self.know_begin and begin is not None
+            self.know_moves = self.know_moves and moves is not None
+            self.know_away = self.know_away and sizes is not None
             self.are_ours = self.are_ours and None not in ours
 
     def find(self, client: ClusterClient) -> FoundNodes:
@@ -99,7 +105,7 @@ class Nodes:
     def fetch(
         self, client: ClusterClient, queue: str, count: int, lease_ms: int, wait_ms: int, begin: int = ALL
     ) -> list[Job]:
-        """GETJOB, with all that a node tells of a job; without waiting if `wait_ms` is 0.
+        """GETJOB, with all that a node reports of a job; without waiting if `wait_ms` is 0.
 
         Work on the first `begin` jobs begins at once.
         """
@@ -148,6 +154,31 @@ class Nodes:
             returned = self.ids(view, queue, JobState.SCHEDULED, now_ms)
             waiting = list({one.id for one in active}.intersection([*waiting, *returned]))
         return waiting
+
+    def ready(self, client: ClusterClient, queue: str) -> int:
+        """Return how many jobs of a queue wait, with those that are away."""
+        views, missing = self.find(client)
+        if not missing or not self.know_away:
+            return sum([view.qlen(queue) for view in views.values()])
+        ready = 0
+        for view in views.values():
+            waiting, away, delayed = view.call("QSIZE", queue, *missing)
+            if delayed:  # only the node can tell whose delay is over, and it has to look
+                away = len(self.away_ids(view, queue, missing))
+            ready += waiting + away
+        return ready
+
+    @staticmethod
+    def away_ids(view: ClusterClient, queue: str, missing: Sequence[str]) -> list[str]:
+        """Return the ids of the jobs that a node shows in place of others."""
+        options = [word for node in missing for word in ("AWAY", node)]
+        found: list[str] = []
+        cursor = b"0"
+        while True:
+            cursor, rows = view.call("JSCAN", cursor, "COUNT", PAGE_COUNT, "QUEUE", queue, *options)
+            found += [text(row) for row in rows]
+            if cursor == b"0":
+                return found
 
     @staticmethod
     def dequeue(view: ClusterClient, ids: Sequence[str]) -> list[str]:

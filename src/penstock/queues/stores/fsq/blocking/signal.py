@@ -1,8 +1,7 @@
-"""Signals of directories: inotify tells of new items, whoever made them, and the hub of this process of its own.
+"""Signals of directories: inotify reports new items of all processes, local signals report pauses of this one.
 
-Whoever waits has a watch of its own, which is kept for the next wait on the same queue. Where inotify can't be had
-(the extra `fsq` isn't installed, or the system has no watch left), the directory's time of change is looked at once a
-second.
+Each waiting caller has a watch of its own, which is kept for the next wait on the same queue. Without inotify (the
+extra `fsq` isn't installed, or the system has no watch left) the directory's time of change is checked once a second.
 """
 
 import os
@@ -12,52 +11,52 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from penstock.fsq.waiting import POLL_SECONDS, Waiter
+from penstock.fsq.waiting import POLL_SECONDS, QueueWatch
 from penstock.queues import local_signals
 from penstock.queues.blocking.signal import Signal, Subscription
 from penstock.queues.stores.fsq.names import directory_of
 from penstock.queues.stores.fsq.root import Root
 
-NEWS = "0"  # a time of maturity that is over: something is there, look
-TEXTS_MAX = 100  # kept for a waiter who is busy: the last ones tell as much as all of them
+NEWS = "0"  # a time that has passed: a job may be ready
+TEXTS_MAX = 100  # kept for a waiter that is busy: the last ones say as much as all of them
 KEPT_MAX = 16  # watches that wait for the next waiter; a user of Linux may have 128 by default
 
 
 class _Watch:
-    """A queue's directory, with a bell that other threads can ring."""
+    """A queue's directory, and a pipe by which other threads end the wait."""
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
         self.pid = os.getpid()
-        self.waiter = Waiter(directory_of(channel.split(":", 3)[3]), aside=True)  # keuss:signal:NAMESPACE:QUEUE
-        self.bell, self._rope = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.waiter = QueueWatch(directory_of(channel.split(":", 3)[3]), aside=True)  # keuss:signal:NAMESPACE:QUEUE
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the wait."""
-        with suppress(BlockingIOError):  # it rings already
-            os.write(self._rope, b"\0")
+        with suppress(BlockingIOError):  # full: the wait ends already
+            os.write(self._wake_writer, b"\0")
 
-    def silence(self) -> None:
-        """Forget that it rang, and what was seen."""
+    def clear(self) -> None:
+        """Forget earlier calls of `wake`."""
         with suppress(BlockingIOError):
-            while os.read(self.bell, 4096):
+            while os.read(self._wake_reader, 4096):
                 pass
 
     def wait(self, seconds: float) -> None:
         """Until something happens, or the time is over."""
         poller = select.poll()
-        for fd in (self.bell, *self.waiter.descriptors()):
+        for fd in (self._wake_reader, *self.waiter.descriptors()):
             poller.register(fd, select.POLLIN)
         poller.poll(max(0.0, seconds) * 1000)
 
     def close(self) -> None:
         self.waiter.close()
-        os.close(self.bell)
-        os.close(self._rope)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
 
 class DirectorySubscription(Subscription):
-    """News of one queue."""
+    """Signals of one queue."""
 
     def __init__(self, signal: "DirectorySignal", watch: _Watch) -> None:
         self._signal = signal
@@ -70,7 +69,7 @@ class DirectorySubscription(Subscription):
         with self._lock:
             if self._watch is not None:
                 self._texts.append(text)
-                self._watch.ring()
+                self._watch.wake()
 
     def wait(self, timeout: float) -> str | None:
         watch = self._watch
@@ -78,7 +77,7 @@ class DirectorySubscription(Subscription):
             return ""
         deadline = time.monotonic() + timeout
         while True:
-            watch.silence()
+            watch.clear()
             if self._texts:
                 return self._texts.popleft()
             if watch.waiter.check():
@@ -128,12 +127,12 @@ class DirectorySignal(Signal):
             if found:
                 self._kept.remove(found[0])
         watch = found[0] if found else self._root.guard(_Watch, channel)
-        watch.silence()
+        watch.clear()
         watch.waiter.check()
         return DirectorySubscription(self, watch)
 
     def keep(self, watch: _Watch) -> None:
-        """For the next one who waits."""
+        """Keep a watch for the next caller that waits."""
         with self._lock:
             self._kept.append(watch)
             over = self._kept if self._is_closed else self._kept[:-KEPT_MAX]

@@ -15,7 +15,7 @@ from psycopg.pq import PGnotify
 
 from penstock.errors import PenstockError
 from penstock.queues.aio.signal import Hear, Signal
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.postgres.aio.link import PostgresLink
 from penstock.queues.stores.postgres.aio.pool import Pool
 from penstock.queues.stores.postgres.errors import failed
@@ -28,7 +28,7 @@ RECONNECT_S = 0.5  # between two attempts
 class PostgresSignal(Signal):
     """The channels of one database."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any], pool: Pool | None = None) -> None:
+    def __init__(self, address: StoreURL, extra: Mapping[str, Any], pool: Pool | None = None) -> None:
         self._pool = Pool(address, extra) if pool is None else pool
         self._is_own = pool is None
         self._subscribers: dict[str, list[Hear]] = {}  # by the channel's name in PostgreSQL

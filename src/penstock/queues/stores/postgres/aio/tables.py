@@ -112,7 +112,7 @@ class Tables:
             if columns.get(column) != kind:
                 raise StoreError(
                     f"{self._pool.url} has a table {name} that is not as Keuss 2.0.4 and later makes it: the column "
-                    f"{column} must be {kind}, got {columns.get(column, 'no such column')}. Rename the table, or give "
+                    f"{column} must be {kind}, got {columns.get(column, 'no such column')}. Rename the table, or use "
                     "the queue another name."
                 )
 

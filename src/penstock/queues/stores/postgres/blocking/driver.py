@@ -46,19 +46,19 @@ from psycopg import Connection, RawCursor
 from psycopg.rows import tuple_row
 
 from penstock.errors import CallerError, StoreError
-from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob, id_time_ms
+from penstock.job import JobMove, JobState, Lease, NewJob, Sizes, StoredJob, id_time_ms
 from penstock.queues import scan
-from penstock.queues.blocking.driver import Driver, Page
-from penstock.queues.capabilities import Capability
-from penstock.queues.options import Address, Options
+from penstock.queues.blocking.driver import Driver, NewValue, Page
+from penstock.queues.capabilities import STANDARD, Capability
+from penstock.queues.lease_token import LeaseToken
+from penstock.queues.options import Options, StoreURL
 from penstock.queues.stores.postgres.blocking.link import Run, Undo
 from penstock.queues.stores.postgres.blocking.pool import Pool
 from penstock.queues.stores.postgres.blocking.signal import PostgresSignal
 from penstock.queues.stores.postgres.blocking.stats import PostgresStats
 from penstock.queues.stores.postgres.blocking.tables import KeussTable, Tables
-from penstock.queues.stores.postgres.blocking.unique import UniqueKeys
+from penstock.queues.stores.postgres.blocking.unique import PostgresUniqueKeys
 from penstock.queues.stores.postgres.element import (
-    LeaseToken,
     batch,
     id_batch,
     lease_batch,
@@ -75,7 +75,12 @@ from penstock.queues.stores.postgres.sql import (
     BEGINNING_US,
     CLAIMS_TABLE,
     NOW_MS,
+    PUT_VALUE,
+    PUT_VALUES,
+    REMOVE_VALUE,
     TABLES,
+    VALUE,
+    VALUES_TABLE,
     for_queue,
     move_between,
     with_jobs,
@@ -91,31 +96,17 @@ class PostgresDriver(Driver):
 
     type: ClassVar[str] = "postgres:simple"
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.DELAY,
-            Capability.RESERVE,
-            Capability.EXTEND,
-            Capability.TOKEN,
-            Capability.CLAIM,
-            Capability.PEEK,
-            Capability.REMOVE,
-            Capability.HEADERS,
-            Capability.UNIQUE,
-            Capability.ATOMIC_MOVE,
-            Capability.TRANSACTION,
-            Capability.SHARED_PAUSE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = STANDARD | {Capability.TRANSACTION}
     keeps_payloads: ClassVar[bool] = True
     can_count: ClassVar[bool] = True
+    puts_values_together: bool = True
     compares: ClassVar[frozenset[str]] = COMPARES
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         self._pool = Pool(address, extra, lambda: self.shift_ms)
         self._tables = Tables(self._pool)
-        self._unique = UniqueKeys(self._pool, self._tables)
+        self._unique = PostgresUniqueKeys(self._pool, self._tables)
         self._queues: dict[str, KeussTable] = {}
         self._run_push = partial(self._tables.run, is_push=True, is_once=True)
 
@@ -129,7 +120,7 @@ class PostgresDriver(Driver):
         return PostgresSignal(self.address, self.extra, self._pool)
 
     def own_stats(self) -> PostgresStats:
-        return PostgresStats(self.address, self.extra, self.options.name, self._tables)
+        return PostgresStats(self.address, self.extra, self.options.namespace, self._tables)
 
     def check_queue(self, queue: str) -> None:
         table_of(queue)
@@ -147,6 +138,25 @@ class PostgresDriver(Driver):
 
     def now_ms(self) -> int:
         return int((self._pool.run(NOW_MS, self._shift))[0][0])
+
+    def put_values(self, values: Sequence[NewValue]) -> None:
+        if any("\0" in one.key or "\0" in one.text for one in values):  # only that one is refused
+            for one in values:
+                self.put_value(*one)
+            return
+        last = {one.key: {"k": one.key, "v": one.text, "t": one.ttl_ms} for one in values}
+        records = json.dumps([last[key] for key in sorted(last)])
+        self._tables.run_own(VALUES_TABLE, PUT_VALUES, records, self._shift)
+
+    def put_value(self, key: str, value: str, ttl_ms: int) -> None:
+        self._tables.run_own(VALUES_TABLE, PUT_VALUE, key, value, str(ttl_ms), self._shift)
+
+    def value(self, key: str) -> str | None:
+        rows = self._tables.run_own(VALUES_TABLE, VALUE, key, self._shift)
+        return str(rows[0][0]) if rows else None
+
+    def remove_value(self, key: str) -> None:
+        self._tables.run_own(VALUES_TABLE, REMOVE_VALUE, key)
 
     # Jobs into a queue.
 
@@ -176,7 +186,7 @@ class PostgresDriver(Driver):
             except psycopg.Error as problem:
                 raise failed(problem, self.address.url, connection.closed, True) from problem
 
-        channel = f"keuss:signal:{self.options.name}:{queue}" if self.options.signal is None else None
+        channel = f"keuss:signal:{self.options.namespace}:{queue}" if self.options.signal is None else None
         ids: list[str] = []
         for begin in range(0, len(jobs), self.batch_max):
             ids += self._push(run, table, jobs[begin : begin + self.batch_max], channel)
@@ -272,11 +282,11 @@ class PostgresDriver(Driver):
         for lease in leases:
             old = LeaseToken.read(lease.token)
             end_us = until.pop(lease.id, None)
-            tokens.append(None if old is None or end_us is None else str(old._replace(mature_us=end_us)))
+            tokens.append(None if old is None or end_us is None else str(old._replace(mature=end_us)))
         return tokens
 
     def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None = None
     ) -> list[bool]:
         table, target = self._table(queue), self._table(to)
         statement = for_queue(move_between(counter if table.counts else None, target.counts), queue, self.counts_in, to)
@@ -297,26 +307,33 @@ class PostgresDriver(Driver):
     # Claims.
 
     def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
-        self._tables.make_own(CLAIMS_TABLE)
-        table = self._table(queue)
-        try:
-            rows = self._tables.run(table, table.sql.claim, self._shift, queue, key, str(count), str(lease_ms))
-        except StoreError as problem:
-            if code_of(problem) != SAME_KEY:
-                raise
-            rows = [(True,)]  # another session began the same claim at the same moment
+        rows = self._claim(queue, key, count, lease_ms, self._table(queue).sql.claim)
         if rows and rows[-1][-1]:
-            again = self._claim_again(queue, key, lease_ms)
+            again = self._renew_claim(queue, key, lease_ms, self._table(queue).sql.claim_again)
             return [_leased(row) for row in sorted(again, key=lambda row: row[-1])]
         return [_leased(row) for row in sorted(rows[:-1], key=lambda row: (row[4], row[0]))]
 
-    def _claim_again(self, queue: str, key: str, lease_ms: int) -> Rows:
+    def claim_unread(self, queue: str, key: str, count: int, lease_ms: int) -> int:
+        rows = self._claim(queue, key, count, lease_ms, self._table(queue).sql.claim_unread)
+        if rows and rows[-1][-1]:
+            return self.extend_claim(queue, key, lease_ms)
+        return _count(rows)
+
+    def _claim(self, queue: str, key: str, count: int, lease_ms: int, sql: str) -> Rows:
         self._tables.make_own(CLAIMS_TABLE)
-        table = self._table(queue)
-        return self._tables.run(table, table.sql.claim_again, self._shift, queue, key, str(lease_ms))
+        try:
+            return self._tables.run(self._table(queue), sql, self._shift, queue, key, str(count), str(lease_ms))
+        except StoreError as problem:
+            if code_of(problem) != SAME_KEY:
+                raise
+            return [(True,)]  # another session began the same claim at the same moment
+
+    def _renew_claim(self, queue: str, key: str, lease_ms: int, sql: str) -> Rows:
+        self._tables.make_own(CLAIMS_TABLE)
+        return self._tables.run(self._table(queue), sql, self._shift, queue, key, str(lease_ms))
 
     def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
-        return len(self._claim_again(queue, key, lease_ms))
+        return _count(self._renew_claim(queue, key, lease_ms, self._table(queue).sql.extend_claim))
 
     def ack_claim(self, queue: str, key: str) -> int:
         self._tables.make_own(CLAIMS_TABLE)
@@ -362,7 +379,7 @@ class PostgresDriver(Driver):
                 found.append(scan.Part((queue,), json.dumps([begin, end, number == len(places)])))
         return found
 
-    def look(self, part: scan.Part, wanted: scan.Wanted, count: int, cursor: str | None = None) -> scan.Rows:
+    def scan_page(self, part: scan.Part, wanted: scan.Wanted, count: int, cursor: str | None = None) -> scan.Rows:
         (queue,) = part.queues
         table = self._table(queue)
         if wanted.ids is not None:

@@ -18,10 +18,10 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from penstock.errors import BadUrl, CallerError
-from penstock.queues.options import Address
+from penstock.errors import CallerError
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.postgres.blocking.link import INTERRUPTED, Gate, PostgresLink, Undo
-from penstock.queues.stores.postgres.errors import COLLISIONS, failed, failed_connect
+from penstock.queues.stores.postgres.errors import COLLISIONS, failed, failed_connect, unreadable
 from penstock.queues.stores.postgres.session import Rows
 from penstock.queues.stores.postgres.sql import SESSION, set_shift
 
@@ -44,7 +44,7 @@ _left_to_parent: list[PostgresLink] = []  # never closed here: that would end th
 class Pool:
     """The connections of one store. Any number of tasks may use it."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any], shift_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, address: StoreURL, extra: Mapping[str, Any], shift_ms: Callable[[], int] = lambda: 0) -> None:
         """`shift_ms` returns what tests add to the clock: the trigger for unique keys reads it from the session."""
         self.url = address.url
         self._conninfo, self._limit = _read_address(address, extra)
@@ -151,7 +151,7 @@ class Pool:
                 self._put_back(link)
 
 
-def _read_address(address: Address, extra: Mapping[str, Any]) -> tuple[str, int]:
+def _read_address(address: StoreURL, extra: Mapping[str, Any]) -> tuple[str, int]:
     """Return the settings of libpq, and the maximum number of connections."""
     given = {**DEFAULTS, **address.rest, **extra}
     connections = given.pop("connections", CONNECTIONS)
@@ -166,4 +166,4 @@ def _read_address(address: Address, extra: Mapping[str, Any]) -> tuple[str, int]
     try:
         return make_conninfo(address.full, client_encoding="utf8", **given), limit
     except psycopg.Error as problem:
-        raise BadUrl(f"{address.url} can't be read: {' '.join(str(problem).split())}") from problem
+        raise unreadable(problem, address) from None

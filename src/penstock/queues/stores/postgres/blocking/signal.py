@@ -18,7 +18,7 @@ from psycopg.pq import PGnotify
 
 from penstock.errors import PenstockError
 from penstock.queues.blocking.signal import Signal, Subscription
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.postgres.blocking.link import PostgresLink
 from penstock.queues.stores.postgres.blocking.pool import Pool
 from penstock.queues.stores.postgres.names import channel_name, quoted
@@ -108,7 +108,7 @@ class PostgresSubscription(Subscription):
 class PostgresSignal(Signal):
     """The channels of one database."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any], pool: Pool | None = None) -> None:
+    def __init__(self, address: StoreURL, extra: Mapping[str, Any], pool: Pool | None = None) -> None:
         self._pool = Pool(address, extra) if pool is None else pool
         self._is_own = pool is None
         self._is_closed = False

@@ -12,7 +12,7 @@ from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
 from penstock.queues.blocking.stats import COUNTERS as NAMES
 from penstock.queues.blocking.stats import Stats
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.postgres.blocking.pool import Pool
 from penstock.queues.stores.postgres.blocking.tables import Tables
 from penstock.queues.stores.postgres.element import batch
@@ -35,7 +35,7 @@ class PostgresStats(Stats):
     """Counters, options and pauses of one namespace."""
 
     def __init__(
-        self, address: Address, extra: Mapping[str, Any], namespace: str, tables: Tables | None = None
+        self, address: StoreURL, extra: Mapping[str, Any], namespace: str, tables: Tables | None = None
     ) -> None:
         """`tables` are those of the store, if the statistics are kept there."""
         self._pool: Pool | None = None  # of its own

@@ -26,7 +26,7 @@ _REMOVED_MAX = 2000  # twice as many, so that they never pile up
 _TRIGGER_RETRY_S = 60.0  # between two attempts to make a trigger
 
 
-class UniqueKeys:
+class PostgresUniqueKeys:
     """The unique keys of one store."""
 
     def __init__(self, pool: Pool, tables: Tables) -> None:

@@ -27,7 +27,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PenstockError
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.redis.address import RedisSettings, redis_settings
 from penstock.queues.stores.redis.errors import REDIS_ERRORS, explain
 from penstock.queues.stores.redis.scripts import Argument, Script, packed
@@ -40,7 +40,7 @@ CLOSE_S = 5.0  # for calls under way when the link is closed
 class RedisLink:
     """The connections to one Redis. A store, its signals and its statistics share them."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
+    def __init__(self, address: StoreURL, extra: Mapping[str, Any]) -> None:
         self._settings = redis_settings(address, extra)
         self.where = self._settings.where
         self.is_cluster = self._settings.is_cluster  # whether the keys of one call must have the same hash tag

@@ -10,6 +10,7 @@
 | penstock:oq:claim:LENGTH:QUEUE:KEY  | hash       | ours  | the ids of a claim                                      |
 | penstock:oq:claimed:QUEUE           | hash       | ours  | id -> its claim, and its token                          |
 | penstock:oq:signalled:QUEUE         | string     | ours  | limits repeated signals to one in 50 ms                 |
+| penstock:value:KEY                  | string     | ours  | a text under a key, which expires                       |
 
 Signals and statistics have Keuss' channels and hashes (`signal`, `stats`). All times are the server's. Everything is
 done by scripts (`lua/`), many jobs in one call. Differences from Keuss:
@@ -37,13 +38,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 from penstock.errors import PenstockError
-from penstock.job import JobState, Lease, Move, NewJob, Sizes, StoredJob
-from penstock.queues.aio.driver import Driver, Page
+from penstock.job import JobMove, JobState, Lease, NewJob, Sizes, StoredJob
+from penstock.queues.aio.driver import Driver, NewValue, Page
 from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.aio.signal import Signal
 from penstock.queues.aio.stats import Stats
-from penstock.queues.capabilities import Capability
-from penstock.queues.options import Address, Options
+from penstock.queues.capabilities import STANDARD, Capability
+from penstock.queues.options import Options, StoreURL
 from penstock.queues.stores.redis.aio.link import RedisLink
 from penstock.queues.stores.redis.aio.signal import RedisSignal
 from penstock.queues.stores.redis.aio.stats import RedisStats
@@ -66,44 +67,51 @@ COUNT_MAX = 20_000  # jobs that `sizes` reads of those not ready; with more, the
 MOVE_MS = 30_000  # lease of a waiting job that moves to another slot of a Cluster
 _SCORE_MAX = 9_999_999_999_999
 
+VALUE_PREFIX = b"penstock:value:"
+
 
 class RedisOqDriver(Driver):
     """Jobs in sorted sets and hashes."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(
-        {
-            Capability.DELAY,
-            Capability.RESERVE,
-            Capability.EXTEND,
-            Capability.TOKEN,
-            Capability.CLAIM,
-            Capability.PEEK,
-            Capability.REMOVE,
-            Capability.HEADERS,
-            Capability.UNIQUE,
-            Capability.ATOMIC_MOVE,
-            Capability.SHARED_PAUSE,
-        }
-    )
+    capabilities: ClassVar[frozenset[Capability]] = STANDARD
     type: ClassVar[str] = "redis:oq"
     keeps_payloads: ClassVar[bool] = True
     can_count: ClassVar[bool] = True
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         self._link = RedisLink(address, extra)
 
     async def open(self) -> None:
         await self._link.open()
+        self.puts_values_together = not self._link.is_cluster  # where each key has a node of its own
 
     async def close(self) -> None:
         await self._link.close()
+
+    async def put_value(self, key: str, value: str, ttl_ms: int) -> None:
+        name = VALUE_PREFIX + key.encode()
+        await self._link.call(b"SET", name, value, b"PX", max(1, ttl_ms), key=name)
+
+    async def put_values(self, values: Sequence[NewValue]) -> None:
+        await self._link.call_many(
+            [(b"SET", VALUE_PREFIX + one.key.encode(), one.text, b"PX", max(1, one.ttl_ms)) for one in values]
+        )
+
+    async def value(self, key: str) -> str | None:
+        name = VALUE_PREFIX + key.encode()
+        found = await self._link.call(b"GET", name, key=name)
+        return None if found is None else _text(found)
+
+    async def remove_value(self, key: str) -> None:
+        name = VALUE_PREFIX + key.encode()
+        await self._link.call(b"DEL", name, key=name)
 
     def own_signal(self) -> Signal | None:
         return RedisSignal(self.address, self.extra, self._link)
 
     def own_stats(self) -> Stats | None:
-        return RedisStats(self.address, self.extra, self.options.name, self._link)
+        return RedisStats(self.address, self.extra, self.options.namespace, self._link)
 
     async def now_ms(self) -> int:
         return await self._link.now_ms() + self.shift_ms
@@ -196,10 +204,13 @@ class RedisOqDriver(Driver):
             args += (job_id, token or b"", lease_ms, int(has_begun))
         return [token or None for token in _texts(await self._run("extend", queue, *args))]
 
+    def moves_in_one_step(self, queue: str, to: str, is_changed: bool) -> bool:
+        return not self._link.is_cluster or tag_of(self._name(queue)) == tag_of(self._name(to))
+
     async def move(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None = None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None = None
     ) -> list[bool]:
-        if self._link.is_cluster and tag_of(self._name(queue)) != tag_of(self._name(to)):
+        if not self.moves_in_one_step(queue, to, is_changed=True):
             return await self._move_between_slots(queue, to, moves, channel, counter)
         args: list[Argument] = [self.shift_ms, channel or b"", counter or b""]
         for (job_id, token), job in moves:
@@ -208,7 +219,7 @@ class RedisOqDriver(Driver):
         return _flags(await self._link.run(script("move"), keys, args, idempotent=True))
 
     async def _move_between_slots(
-        self, queue: str, to: str, moves: Sequence[Move], channel: str | None, counter: str | None
+        self, queue: str, to: str, moves: Sequence[JobMove], channel: str | None, counter: str | None
     ) -> list[bool]:
         """The job is stored there before it is ended here, under the same id, so that a second attempt stores it once.
 
@@ -297,13 +308,25 @@ class RedisOqDriver(Driver):
         jobs: list[StoredJob] = []
         while True:
             wanted = min(count - len(jobs), self.batch_max)
-            is_new, *reply = await self._run_claim("claim", queue, key, lease_ms, wanted, 1 if jobs else 0)
+            is_new, *reply = await self._run_claim("claim", queue, key, lease_ms, wanted, 1 if jobs else 0, 0)
             if not is_new and not jobs:
                 return await self._renew_claim(queue, key, lease_ms)
             more = _reserved(reply) if is_new else []
             jobs += more
             if len(more) < wanted or len(jobs) >= count:
                 return jobs
+
+    async def claim_unread(self, queue: str, key: str, count: int, lease_ms: int) -> int:
+        total = 0
+        while True:
+            wanted = min(count - total, self.batch_max)
+            is_new, *reply = await self._run_claim("claim", queue, key, lease_ms, wanted, 1 if total else 0, 1)
+            if not is_new and not total:
+                return await self.extend_claim(queue, key, lease_ms)
+            more = reply[0] if is_new else 0
+            total += more
+            if more < wanted or total >= count:
+                return total
 
     async def _run_claim(self, name: str, queue: str, key: str, *args: Argument) -> Any:
         keys = (*self._keys(queue), claim_key(self._name(queue), key))
@@ -314,7 +337,7 @@ class RedisOqDriver(Driver):
         begin = 1
         while True:
             end = begin + self.batch_max - 1
-            size, *reply = await self._run_claim("renew_claim", queue, key, lease_ms, begin, end)
+            size, *reply = await self._run_claim("renew_claim", queue, key, lease_ms, begin, end, 0)
             for at in range(0, len(reply), 3):
                 jobs += _reserved([reply[at], [], *reply[at + 1 : at + 3]])
             begin += self.batch_max
@@ -322,7 +345,15 @@ class RedisOqDriver(Driver):
                 return jobs
 
     async def extend_claim(self, queue: str, key: str, lease_ms: int) -> int:
-        return len(await self._renew_claim(queue, key, lease_ms))
+        extended = 0
+        begin = 1
+        while True:
+            end = begin + self.batch_max - 1
+            size, count = await self._run_claim("renew_claim", queue, key, lease_ms, begin, end, 1)
+            extended += int(count)
+            begin += self.batch_max
+            if begin > size:
+                return extended
 
     async def ack_claim(self, queue: str, key: str) -> int:
         return await self._end_claim(queue, key, b"")

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.queues.aio.signal import Hear, Signal
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.redis.aio.link import RedisLink
 from penstock.queues.stores.redis.scripts import packed
 
@@ -26,7 +26,7 @@ QUIET_S = 30.0  # without a message a PING is sent, and after the same time the 
 class RedisSignal(Signal):
     """The channels of one Redis."""
 
-    def __init__(self, address: Address, extra: dict[str, Any], link: RedisLink | None = None) -> None:
+    def __init__(self, address: StoreURL, extra: dict[str, Any], link: RedisLink | None = None) -> None:
         self._owns_link = link is None
         self._link = RedisLink(address, extra) if link is None else link
         self._listeners: dict[str, list[Hear]] = {}

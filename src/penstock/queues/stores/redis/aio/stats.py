@@ -16,7 +16,7 @@ from typing import Any
 from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
 from penstock.queues.aio.stats import COUNTERS, Stats
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.redis.aio.link import RedisLink
 from penstock.queues.stores.redis.keys import name_in_cluster, pattern_of, queue_in_cluster, stats_key
 from penstock.queues.stores.redis.scripts import Argument
@@ -27,7 +27,7 @@ _COUNTER = b"counter_"
 class RedisStats(Stats):
     """The hashes of one namespace."""
 
-    def __init__(self, address: Address, extra: dict[str, Any], namespace: str, link: RedisLink | None = None) -> None:
+    def __init__(self, address: StoreURL, extra: dict[str, Any], namespace: str, link: RedisLink | None = None) -> None:
         self._owns_link = link is None
         self._link = RedisLink(address, extra) if link is None else link
         self._namespace = namespace

@@ -14,10 +14,10 @@ After a fork, the child makes its own connections.
 """
 
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import redis
@@ -28,26 +28,30 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from penstock.errors import CallerError, ConnectionLost, OutcomeUnknown, PenstockError
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.redis.address import RedisSettings, redis_settings
 from penstock.queues.stores.redis.errors import REDIS_ERRORS, explain
 from penstock.queues.stores.redis.scripts import Argument, Script, packed
 
 CONNECTIONS_MAX = 64  # for calls: that many threads may call at the same time
 REDIRECTS_MAX = 5  # of one call in a Cluster that is being changed
+FRESH_S = 0.001  # a connection that was in use until then is taken to be open: to look takes time in each call
 CLOSE_S = 5.0  # for calls of other threads when the link is closed
 
 
 class RedisLink:
     """The connections to one Redis. A store, its signals and its statistics share them."""
 
-    def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
+    def __init__(self, address: StoreURL, extra: Mapping[str, Any]) -> None:
         self._settings = redis_settings(address, extra)
         self.where = self._settings.where
         self.is_cluster = self._settings.is_cluster  # whether the keys of one call must have the same hash tag
         self._client: Any = None
         self._pool: Any = None  # of the client, unless it is a Cluster
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        # Whoever takes one may use a connection: a semaphore, but without Python code in each call.
+        self._permits: SimpleQueue[None] = SimpleQueue()
+        for _ in range(CONNECTIONS_MAX):
+            self._permits.put(None)
         given = self._settings.client
         if given is not None and not callable(given):
             self._use(given)
@@ -91,14 +95,16 @@ class RedisLink:
             return
         deadline = time.monotonic() + CLOSE_S
         taken = 0
-        while taken < CONNECTIONS_MAX and self._free.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            taken += 1
+        with suppress(Empty):
+            while taken < CONNECTIONS_MAX:
+                self._permits.get(timeout=max(0.0, deadline - time.monotonic()))
+                taken += 1
         if client is not self._settings.client:
             with suppress(*REDIS_ERRORS):
                 client.close()
         # Calls that wait for a connection get an error now; and the link may be opened again.
         for _ in range(taken):
-            self._free.release()
+            self._permits.put(None)
 
     def now_ms(self) -> int:
         """Return the server's time."""
@@ -138,23 +144,30 @@ class RedisLink:
             return self._exchange_in_cluster(message, count, key, idempotent)
         pool = self._pool if pool is None else pool
         was_sent = False
-        with self._free:
+        self._permits.get()
+        try:
             if self._client is None:
                 raise _closed(self.where)
+            connection = pool.get_connection()
             try:
-                connection = pool.get_connection()
-                try:
-                    was_sent = True
-                    connection.send_packed_command([message], check_health=False)
-                    return _replies(connection, count)
-                finally:
-                    pool.release(connection)
-            except exceptions.NoScriptError:
+                was_sent = True
+                connection.send_packed_command([message], check_health=False)
+                return _replies(connection, count)
+            except exceptions.ResponseError:
+                raise  # all replies were read
+            except BaseException:
+                connection.disconnect()  # its replies may still come: no other call must get them
                 raise
-            except REDIS_ERRORS as problem:
-                if self.is_cluster and isinstance(problem, exceptions.AskError):  # MovedError is one, too
-                    raise
-                raise explain(problem, self.where, was_sent=was_sent, idempotent=idempotent) from problem
+            finally:
+                pool.release(connection)
+        except exceptions.NoScriptError:
+            raise
+        except REDIS_ERRORS as problem:
+            if self.is_cluster and isinstance(problem, exceptions.AskError):  # MovedError is one, too
+                raise
+            raise explain(problem, self.where, was_sent=was_sent, idempotent=idempotent) from problem
+        finally:
+            self._permits.put(None)
 
     def _exchange_in_cluster(self, message: bytes, count: int, key: Argument | None, idempotent: bool) -> list[Any]:
         client = self._client
@@ -233,32 +246,34 @@ class _KeptConnections:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []  # and when each was used last
         self._pid = os.getpid()
 
     def get_connection(self) -> Any:
-        """Return a connection that is open and has nothing to read: no end, and no reply that belongs to no call."""
+        """Return a connection that is open and has nothing to read: no end of the server's, as far as is known."""
         if self._pid != os.getpid():
             # A forked child must not use the connections of its parent.
             self._idle, self._pid = [], os.getpid()
         try:
-            connection = self._idle.pop()
+            connection, used_at = self._idle.pop()
         except IndexError:
             return self._pool.get_connection()
         try:
             connection.connect()
+            if time.monotonic() < used_at + FRESH_S:
+                return connection
             with suppress(*REDIS_ERRORS):
                 if not connection.can_read():
                     return connection
             connection.disconnect()
             connection.connect()
         except BaseException:
-            self._idle.append(connection)
+            self._idle.append((connection, 0.0))
             raise
         return connection
 
     def release(self, connection: Any) -> None:
-        self._idle.append(connection)
+        self._idle.append((connection, time.monotonic()))
 
 
 def _pool_of(client: Any, node: ClusterNode) -> Any:

@@ -22,7 +22,7 @@ from penstock.queues.blocking.runtime import to_the_end
 from penstock.queues.blocking.signal import Signal
 from penstock.queues.blocking.stats import Stats
 from penstock.queues.capabilities import Capability
-from penstock.queues.options import Address, Options
+from penstock.queues.options import Options, StoreURL
 from penstock.queues.stores.redis.blocking.link import RedisLink
 from penstock.queues.stores.redis.blocking.signal import RedisSignal
 from penstock.queues.stores.redis.blocking.stats import RedisStats
@@ -41,7 +41,7 @@ class RedisListDriver(Driver):
     keeps_payloads: ClassVar[bool] = True
     can_count: ClassVar[bool] = True
 
-    def __init__(self, address: Address, options: Options, extra: dict[str, Any]) -> None:
+    def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
         self._link = RedisLink(address, extra)
 
@@ -55,7 +55,7 @@ class RedisListDriver(Driver):
         return RedisSignal(self.address, self.extra, self._link)
 
     def own_stats(self) -> Stats | None:
-        return RedisStats(self.address, self.extra, self.options.name, self._link)
+        return RedisStats(self.address, self.extra, self.options.namespace, self._link)
 
     def now_ms(self) -> int:
         return self._link.now_ms() + self.shift_ms

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.codec import from_json, to_json
 from penstock.errors import OutcomeUnknown
 from penstock.queues.blocking.stats import COUNTERS, Stats
-from penstock.queues.options import Address
+from penstock.queues.options import StoreURL
 from penstock.queues.stores.redis.blocking.link import RedisLink
 from penstock.queues.stores.redis.keys import name_in_cluster, pattern_of, queue_in_cluster, stats_key
 from penstock.queues.stores.redis.scripts import Argument
@@ -28,7 +28,7 @@ _COUNTER = b"counter_"
 class RedisStats(Stats):
     """The hashes of one namespace."""
 
-    def __init__(self, address: Address, extra: dict[str, Any], namespace: str, link: RedisLink | None = None) -> None:
+    def __init__(self, address: StoreURL, extra: dict[str, Any], namespace: str, link: RedisLink | None = None) -> None:
         self._owns_link = link is None
         self._link = RedisLink(address, extra) if link is None else link
         self._namespace = namespace

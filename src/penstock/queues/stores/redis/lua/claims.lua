@@ -42,9 +42,9 @@ local function each_claimed(ids, tokens, with)
   end
 end
 
--- Arguments: shift, the claim's key, lease in ms, count, 1 to add to an existing claim, 0 to make a new one. Returns 1,
--- what `reserve_jobs` returns, then id and element of each job; or 0 if a new claim exists already or an existing one
--- doesn't. Without jobs no claim is made. Nothing is added to a claim that was renewed: the one who renewed it got all
+-- Arguments: shift, the claim's key, lease in ms, count, 1 to add to an existing claim, 0 to make a new one, 1 to leave
+-- the jobs unread. Returns 1, then what `reserve_jobs` returns and id and element of each job, or, of jobs that are left
+-- unread, their number; or 0 if a new claim exists already or an existing one doesn't. Without jobs no claim is made. Nothing is added to a claim that was renewed: the one who renewed it got all
 -- its jobs, and will end them as a whole.
 local function claim()
   allow_when_full()
@@ -66,11 +66,12 @@ local function claim()
     call('HSET', claim_hash, 'n', size, unpack(numbers))
     call('HSET', queue.claimed, unpack(claimed))
   end
-  return jobs
+  return ARGV[6] == '1' and {1, #claimed / 2} or jobs
 end
 
--- Arguments: shift, the claim's key, lease in ms, first and last number of the claim's jobs. Renews their leases.
--- Returns the number of the claim's jobs, then the lease's end, id and element of each that is still under it.
+-- Arguments: shift, the claim's key, lease in ms, first and last number of the claim's jobs, 1 to leave the jobs unread.
+-- Renews their leases. Returns the number of the claim's jobs, then the lease's end, id and element of each that is
+-- still under it, or, of jobs that are left unread, their number.
 local function renew_claim()
   allow_when_full()
   local now = clock()
@@ -91,7 +92,7 @@ local function renew_claim()
     call('ZADD', queue.index, unpack(scores))
     call('HSET', queue.claimed, unpack(claimed))
   end
-  return jobs
+  return ARGV[6] == '1' and {size, #scores / 2} or jobs
 end
 
 -- Arguments: shift, the claim's key, delay in ms to return jobs with, or nothing to end them, first and last number of

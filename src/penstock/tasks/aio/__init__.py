@@ -1,0 +1,1 @@
+"""Parts of tasks that await: the source of `penstock.tasks.blocking`."""

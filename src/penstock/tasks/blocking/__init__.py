@@ -1,0 +1,1 @@
+"""The same as `penstock.tasks.aio` without an event loop, written by scripts/blocking."""

@@ -1,0 +1,138 @@
+# Written by scripts/blocking from ../aio/client.py: change that, then run `make blocking`.
+"""Pushes tasks to one store. It keeps the queue objects: calls of one turn of the event loop go to the store as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import BadPayload
+from penstock.job import JobState
+from penstock.queues.blocking import Queue, Store
+from penstock.queues.capabilities import Capability, require
+from penstock.queues.push import Push
+from penstock.queues.scan import Wanted, found_state
+from penstock.tasks.call import PreparedCall
+from penstock.tasks.results import RESULT_TTL_S, is_done, shape_key, stop_key
+
+STOP_TTL_S = 30 * 24 * 3600.0  # that it is known of a workflow that it was cancelled: longer than most wait for a step
+PAGE = 1000  # jobs in one call, where all must be read
+
+
+class TaskClient:
+    """What an app needs of a store, in one event loop."""
+
+    def __init__(self, store: Store, results: Store | None = None) -> None:
+        self.store = store
+        self.results = store if results is None else results  # where results are kept
+        self._queues: dict[str, Queue] = {}
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue; the same object for the same name."""
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = self.store.queue(name)
+        return queue
+
+    def push(self, one: PreparedCall) -> str:
+        """Push a call; return the id of its job."""
+        self.store.open()
+        try:
+            return self.queue(one.queue).push(one.message.payload(), **one.options)
+        except BadPayload as problem:
+            raise one.blamed(problem) from problem
+
+    def push_workflow(self, one: PreparedCall, shape: str) -> str:
+        """Push the first job of a workflow; return its id. `shape` is kept for its status."""
+        self.store.open()
+        flow = one.message.flow
+        # Within a transaction of the caller, the store's own connection must not wait for that.
+        if flow is not None and "connection" not in one.options:
+            self.keep(shape_key(flow.id), shape, flow.keep)
+        return self.push(one)
+
+    def push_many(self, calls: Sequence[PreparedCall]) -> list[str]:
+        """Push calls, those of one queue together; return the ids of their jobs in order."""
+        self.store.open()
+        by_queue: dict[str, list[int]] = {}
+        for at, one in enumerate(calls):
+            by_queue.setdefault(one.queue, []).append(at)
+        ids = [""] * len(calls)
+        for name, places in by_queue.items():
+            batch: list[Any] = [calls[at].message.payload() for at in places]
+            if any(calls[at].options for at in places):
+                batch = [Push(payload, **calls[at].options) for payload, at in zip(batch, places, strict=True)]
+            for at, job_id in zip(places, self.queue(name).push_many(batch), strict=True):
+                ids[at] = job_id
+        return ids
+
+    def keep(self, key: str, record: str, ttl: float) -> None:
+        """Keep the record of a call."""
+        self.results.open()
+        self.results.put_value(key, record, ttl=ttl)
+
+    def record(self, key: str) -> str | None:
+        """Return the record of a call."""
+        self.results.open()
+        return self.results.value(key)
+
+    def job_state(self, queues: Sequence[str], job_id: str) -> JobState | None:
+        """Return the state of a job in one of these queues; None if it is in none.
+
+        A store that can't look a job up by its id reads all jobs of the queues.
+        """
+        self.store.open()
+        require(self.store.capabilities, Capability.PEEK, self.store.url)
+        wanted = Wanted(columns=frozenset({"id", "state"}), ids=(job_id,))
+        for part in self.store.scan_parts(queues, wanted):
+            for rows in self.store.pages(part, wanted, PAGE):
+                state = found_state(rows, job_id)
+                if state is not None:
+                    return state
+        return None
+
+    def cancel(self, queues: Sequence[str], job_id: str, key: str, record: str) -> bool:
+        """Remove a job from one of these queues, whoever has it, and keep that; return whether it was there."""
+        self.store.open()
+        for name in queues:
+            if (self.queue(name).remove(job_id, reserved=True))[0]:
+                self.keep(key, record, RESULT_TTL_S)
+                return True
+        return False
+
+    # Workflows. What decides how they go on is kept with the jobs; handles look where results are.
+
+    def keep_in_flow(self, key: str, record: str, ttl: float) -> None:
+        """Keep the record of a part of a workflow."""
+        self.store.put_value(key, record, ttl=ttl)
+        if self.results is not self.store:
+            self.keep(key, record, ttl)
+
+    def records_in_flow(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the records of parts of a workflow."""
+        return [self.store.value(key) for key in keys]
+
+    def count_done(self, keys: Sequence[str]) -> int:
+        """Return how many of these records are results."""
+        done = 0
+        for key in keys:
+            done += is_done(self.record(key))
+        return done
+
+    def cancel_flow(self, flow_id: str, key: str, record: str) -> bool:
+        """Let nothing else of a workflow be started, and stop what runs."""
+        self.store.open()
+        self.store.put_value(stop_key(flow_id), "1", ttl=STOP_TTL_S)
+        self.keep_in_flow(key, record, STOP_TTL_S)
+        return True
+
+    def is_stopped(self, flow_id: str) -> bool:
+        """Whether a workflow was cancelled."""
+        self.store.open()
+        return self.store.value(stop_key(flow_id)) is not None
+
+    def close(self) -> None:
+        """Close the stores."""
+        self.store.close()
+        if self.results is not self.store:
+            self.results.close()
