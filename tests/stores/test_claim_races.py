@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.client.blocking import ClusterClient
-from penstock.errors import OutcomeUnknown
+from penstock.errors import LeaseLost, OutcomeUnknown
 from penstock.queues import blocking
+from penstock.queues.stores.fsq.mover import Mover
 from tests.servers import PostgresServer, RedisServer
 from tests.stores.shifting_node import ShiftingNode
 
@@ -147,3 +149,34 @@ def test_a_claim_whose_record_may_have_been_written_is_written_again(
         assert len(adds) == 2
         assert queue.ack_claim("key") == 1
         assert [job.payload for job in queue.claim("key", 1)] == ["more"]
+
+
+@pytest.mark.parametrize("is_removed", [True, False], ids=["directory-removed", "directory-there"])
+@pytest.mark.parametrize("moment", ["_begin", "_rewrite", "_finish"])
+def test_leases_that_are_made_longer_while_a_job_fails_leave_no_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, is_removed: bool
+) -> None:
+    url = f"fsq:{tmp_path}/root?sync=0"
+    with blocking.connect(url) as worker, blocking.connect(url) as keeper:
+        queue = worker.queue("mail", lease=1000)
+        queue.push_many(range(3))
+        failed = queue.claim("key", 3)[0]
+        if not is_removed:
+            (lease,) = (tmp_path / "root/mail/.penstock/claim").glob("*/*.*")
+            (lease / "not an item").touch()
+        step, extended = getattr(Mover, moment), []
+
+        def be_overtaken(self: Mover, *args: Any) -> Any:
+            if not extended:
+                extended.append(keeper.queue("mail", lease=1000).extend_claim("key"))
+            return step(self, *args)
+
+        monkeypatch.setattr(Mover, moment, be_overtaken)
+        with pytest.raises(LeaseLost):
+            failed.fail("never")
+        assert extended == [3]
+        assert worker.dead_letters().total() == 0
+        (failed,) = (job for job in queue.claim("key", 3) if job.id == failed.id)
+        failed.fail("never")
+        assert [job.payload for job in worker.dead_letters().jobs()] == [0]
+        assert queue.nack_claim("key") == queue.size() == 2

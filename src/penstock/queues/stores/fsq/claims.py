@@ -8,7 +8,7 @@ claim's. A claim is changed under the lock `.penstock/claim.lock`.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.fsq import files
@@ -21,7 +21,7 @@ from penstock.queues.stores.fsq.directory import QueueDirectory
 from penstock.queues.stores.fsq.items import read_item, waiting_items
 from penstock.queues.stores.fsq.leases import LeaseChanges
 from penstock.queues.stores.fsq.names import ItemToken, stored
-from penstock.queues.stores.fsq.unique import locked, write_whole
+from penstock.queues.stores.fsq.own_files import write_whole
 
 
 class Under(NamedTuple):
@@ -40,16 +40,10 @@ class FsqClaims:
         self._area = queue_dir.area
         self._keep = keep
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._area.make(self._area.claim)
-        with locked(f"{self._area.side}/claim.lock"):
-            yield
-
     def claim(self, key: str, count: int, until_ms: int) -> list[StoredJob]:
         """Reserve jobs under a key, or return those that it has."""
         name = key_name(key)
-        with self._locked():
+        with self._queue_dir.claims_locked():
             if self._is_made(name):
                 return self._again(name, until_ms, is_read=True)[1]
             self._undo(name)
@@ -133,14 +127,14 @@ class FsqClaims:
     def extend(self, key: str, until_ms: int) -> int:
         """Keep what a claim has; return how many there are."""
         name = key_name(key)
-        with self._locked():
+        with self._queue_dir.claims_locked():
             return self._again(name, until_ms, is_read=False)[0] if self._is_made(name) else 0
 
     def ack(self, key: str) -> list[str]:
         """End what a claim has, and the claim; return the ids."""
         name = key_name(key)
         ended = []
-        with self._locked():
+        with self._queue_dir.claims_locked():
             if self._is_made(name):
                 with LeaseChanges(self._queue_dir, self._keep) as changes:
                     ended = [under.name.job_id for under in self._at_hand(name) if changes.end(under.path)]
@@ -151,7 +145,7 @@ class FsqClaims:
         """Return the jobs of a claim to the queue, and end the claim; return how many there were."""
         name = key_name(key)
         count = 0
-        with self._locked():
+        with self._queue_dir.claims_locked():
             if self._is_made(name):
                 with LeaseChanges(self._queue_dir, self._keep) as changes:
                     for under in self._at_hand(name):

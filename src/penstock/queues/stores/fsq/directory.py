@@ -21,6 +21,7 @@ from penstock.fsq.reserved import (
 from penstock.queues.stores.fsq.lease_dirs import LeaseDirPool
 from penstock.queues.stores.fsq.listing import Listing, ReadyNames
 from penstock.queues.stores.fsq.names import ItemToken, directory_of, due_ms, item_of
+from penstock.queues.stores.fsq.own_files import locked
 
 
 class QueueDirectory:
@@ -62,6 +63,13 @@ class QueueDirectory:
         """Wake scanners that wait at the queue's trigger, if it has one and they are there."""
         with contextlib.suppress(FSQError):
             control.trigger_pull(self.fsq_queue, ignore_listener=True)
+
+    @contextlib.contextmanager
+    def claims_locked(self) -> Iterator[None]:
+        """Keep other processes from changing claims."""
+        self.area.make(self.area.claim)
+        with locked(f"{self.area.side}/claim.lock"):
+            yield
 
     # What is set aside
 

@@ -59,9 +59,10 @@ from penstock.queues.stores.fsq.directory import QueueDirectory
 from penstock.queues.stores.fsq.items import Item, waiting_items
 from penstock.queues.stores.fsq.leases import LeaseChanges, ack, give_back
 from penstock.queues.stores.fsq.mover import Mover
+from penstock.queues.stores.fsq.own_files import write_whole
 from penstock.queues.stores.fsq.root import Root, guarded
 from penstock.queues.stores.fsq.stats import DirectoryStats
-from penstock.queues.stores.fsq.unique import Keys, write_whole
+from penstock.queues.stores.fsq.unique import Keys
 from penstock.queues.stores.fsq.writer import JobWriter
 
 QUEUES_MAX = 1000  # of which a driver keeps what it knows; with more it starts again

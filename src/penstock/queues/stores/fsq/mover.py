@@ -6,7 +6,8 @@
     4. it is renamed into `queue` of the other queue. Synced
 
 Whatever is killed in between, the item is in one place; after step 3 it may have headers that it should not have yet,
-which the next move replaces. Step 3 makes it another file: had it a name left that a power failure brings back, nobody
+which the next move replaces. Another process may extend the claim that an item is under, which renames it: so step 3
+is made under the lock of claims, and only if the item is still there. Step 3 makes it another file: had it a name left that a power failure brings back, nobody
 could see that both are one job. So each step is on the disk before the next one begins. A power failure in step 4
 leaves the item in one of the two queues where a rename is one change to the disk, as on every file system that keeps a
 journal; on others it may be in both, until the move is reported as done.
@@ -15,7 +16,7 @@ journal; on others it may be in both, until the move is reported as done.
 import errno
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from typing import NamedTuple
 
 from penstock.fsq import files
@@ -41,6 +42,7 @@ class _Begun(NamedTuple):
     """An item that this process has taken."""
 
     where: str
+    file: tuple[int, int]  # which one it is
     came_from: str  # the directory that its name may still be in, after a power failure
     job: NewJob
     is_new: bool  # it must be rewritten
@@ -65,9 +67,11 @@ class Mover:
                 there = [one for one in begun if one is not None]
                 held = [os.path.dirname(one.where) for one in there]
                 _sync([*held, *map(os.path.dirname, held), *(one.came_from for one in there)])
-                rewritten = [self._rewrite(one, locks) for one in there if one.is_new]
-                _sync([os.path.dirname(one.where) for one in rewritten])
-                moved += [one is not None and self._finish(one, changes) for one in begun]
+                rewritten = {one.where: self._rewrite(one, locks) for one in there if one.is_new}
+                _sync([os.path.dirname(where) for where, is_there in rewritten.items() if is_there])
+                moved += [
+                    one is not None and rewritten.get(one.where, True) and self._finish(one, changes) for one in begun
+                ]
         if any(moved):
             self._target.pull_trigger()
         return moved
@@ -80,7 +84,8 @@ class Mover:
             return None
         came_from = os.path.dirname(where) if lease.token is None else self._source.area.queue
         try:
-            locks.callback(os.close, hold(where).fd)
+            fd, status = hold(where)
+            locks.callback(os.close, fd)
             is_new = read_item(where)[0] != job.prepared.data
             if lease.token is None:
                 name = readable(os.path.basename(where))
@@ -88,10 +93,10 @@ class Mover:
                 where = f"{self._directory}/{changes.into(where, self._directory, name)}"
         except _GONE:
             return None
-        return _Begun(where, came_from, job, is_new)
+        return _Begun(where, (status.st_dev, status.st_ino), came_from, job, is_new)
 
-    def _rewrite(self, one: _Begun, locks: ExitStack) -> _Begun:
-        """Put another file in an item's queue_dir, locked from the start."""
+    def _rewrite(self, one: _Begun, locks: ExitStack) -> bool:
+        """Put another file, locked from the start, in an item's place; return False if the item isn't there."""
         draft = f"{self._source.area.tmp}/{files.temporary_name()}"
         fd = files.disk.create(draft, number_of("FSQ_ITEM_MODE"))
         try:
@@ -104,13 +109,19 @@ class Mover:
             held = files.open_file(draft, os.O_RDONLY).fd
             locks.callback(os.close, held)
             lock(held)
-            files.disk.rename(draft, one.where)
+            is_claimed = one.where.startswith(f"{self._source.area.claim}/")
+            with self._source.claims_locked() if is_claimed else nullcontext():
+                is_there = files.identity(one.where) == one.file
+                if is_there:
+                    files.disk.rename(draft, one.where)
         except BaseException:
             files.remove_if_there(draft)
             raise
         finally:
             files.disk.close(fd)
-        return one
+        if not is_there:
+            files.remove_if_there(draft)
+        return is_there
 
     def _finish(self, one: _Begun, changes: LeaseChanges) -> bool:
         """Rename an item into the other queue. False if it was ended meanwhile."""
@@ -140,4 +151,5 @@ class Mover:
 
 def _sync(directories: Sequence[str]) -> None:
     for directory in dict.fromkeys(directories):
-        files.disk.sync_directory(directory)
+        with suppress(FileNotFoundError):  # it was removed when the last item left it
+            files.disk.sync_directory(directory)

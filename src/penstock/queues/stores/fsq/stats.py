@@ -17,8 +17,8 @@ from penstock.fsq.files import read_note
 from penstock.queues.blocking.stats import COUNTERS, Stats
 from penstock.queues.stores.fsq.directory import QueueDirectory
 from penstock.queues.stores.fsq.names import directory_of
+from penstock.queues.stores.fsq.own_files import locked, write_whole
 from penstock.queues.stores.fsq.root import Root, guarded
-from penstock.queues.stores.fsq.unique import locked, write_whole
 
 
 class DirectoryStats(Stats):

@@ -11,8 +11,6 @@ looked for, and a key without one is free. Whoever ends a job notes the time. An
 the key is asked for, and its job is nowhere, that moment counts as the end.
 """
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -22,8 +20,8 @@ from penstock.fsq import files
 from penstock.fsq.reserved import KEY_NAME, key_name, listed
 from penstock.job import NewJob
 from penstock.queues.stores.fsq.directory import QueueDirectory
+from penstock.queues.stores.fsq.own_files import locked, write_whole
 
-OURS_MODE = 0o660  # the directory, which is like the queue's others, decides who gets there
 TIDY_KEYS = 1000  # keys taken by one process before it searches for those that are over
 
 
@@ -39,41 +37,6 @@ class Taken(NamedTuple):
     def is_held(self, now_ms: int) -> bool:
         """Whether nobody else can have it."""
         return self.ended_ms is None or now_ms < self.ended_ms + self.for_ms
-
-
-@contextmanager
-def locked(where: str) -> Iterator[None]:
-    """Wait for a lock of ours; it goes with the process that has it."""
-    fd = files.open_own(where, os.O_RDWR | os.O_CREAT, OURS_MODE).fd
-    try:
-        _open_to_group(fd)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _open_to_group(fd: int) -> None:
-    """Let all users of the group use the file, whatever their umask is."""
-    with suppress(PermissionError):
-        os.fchmod(fd, OURS_MODE)
-
-
-def write_whole(where: str, data: bytes, is_safe: bool) -> None:
-    """Write a file of ours, at once: whoever reads it finds the old or the new content."""
-    draft = f"{where}.{os.urandom(4).hex()}"
-    fd = files.disk.create(draft, OURS_MODE)
-    try:
-        _open_to_group(fd)
-        files.disk.write(fd, data)
-        if is_safe:
-            files.disk.sync(fd)
-    except BaseException:
-        files.remove_if_there(draft)
-        raise
-    finally:
-        files.disk.close(fd)
-    files.disk.rename(draft, where)
 
 
 class Keys:
