@@ -6,11 +6,12 @@
     4. it is renamed into `queue` of the other queue. Synced
 
 Whatever is killed in between, the item is in one place; after step 3 it may have headers that it should not have yet,
-which the next move replaces. Another process may extend the claim that an item is under, which renames it: so step 3
-is made under the lock of claims, and only if the item is still there. Step 3 makes it another file: had it a name left that a power failure brings back, nobody
-could see that both are one job. So each step is on the disk before the next one begins. A power failure in step 4
-leaves the item in one of the two queues where a rename is one change to the disk, as on every file system that keeps a
-journal; on others it may be in both, until the move is reported as done.
+which the next move replaces. Another process may extend the claim that an item is under, which renames the item: so the
+rename of step 3 is made under the lock of claims, and only if the item is still there. Step 3 makes it another file:
+had it a name left that a power failure brings back, nobody could see that both are one job. So each step is on the disk
+before the next one begins. A power failure in step 4 leaves the item in one of the two queues where a rename is one
+change to the disk, as on every file system that keeps a journal; on others it may be in both, until the move is
+reported as done.
 """
 
 import errno
