@@ -2,7 +2,8 @@
 
 Times are intervals, since nobody outside knows the very moment at which a store did something: it was after the call
 began and before it returned. What lies in between is left open; everything else is asserted. The promises are those of
-DESIGN.md: P2 (nothing out of thin air), P3 (nothing that was ended), P4 (tokens), P8 (nothing early), P9 (limits).
+docs/architecture.md: P2 (nothing out of thin air), P3 (nothing that was ended), P4 (tokens), P8 (nothing early) and P9
+(limits).
 """
 
 from __future__ import annotations

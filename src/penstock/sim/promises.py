@@ -1,4 +1,4 @@
-"""The promises, checked while a run goes on and at its end. Names are those of DESIGN.md.
+"""The promises, checked while a run goes on and at its end. Names are those of docs/architecture.md.
 
 P1  an acknowledged add is delivered, unless it ended otherwise or too many of its copies were lost
 P2  what is delivered was added, byte for byte

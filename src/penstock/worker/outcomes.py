@@ -17,8 +17,8 @@ A nack that counts as the last try sends the job to the dead letters instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -129,6 +129,18 @@ def outcome_of(problem: BaseException | None, result: object = None) -> Outcome:
     if isinstance(problem, TimeLimitExceeded):
         return Outcome(Action.NACK, None, str(problem))
     return Outcome(Action.NACK, None, described(problem), problem)
+
+
+def final_outcome(outcome: Outcome, is_last_try: bool, is_dead_letter: bool, back_off: Callable[[], float]) -> Outcome:
+    """Return the outcome after the limit on tries and the back-off."""
+    action, delay = outcome.action, outcome.delay
+    if action is Action.NACK and is_last_try:
+        action = Action.FAIL
+    elif action is Action.FAIL and is_dead_letter:
+        action = Action.NACK  # its queue is that of the dead letters: there is nowhere else to go
+    if action is Action.NACK and delay is None:
+        delay = back_off()
+    return replace(outcome, action=action, delay=delay)
 
 
 class InFlightJob:

@@ -16,7 +16,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -34,6 +33,7 @@ from penstock.worker.outcomes import (
     InFlightJob,
     Outcome,
     WorkerStopped,
+    final_outcome,
     outcome_of,
 )
 from penstock.worker.prefetch import WAIT_S_MAX, Admit, Prefetcher
@@ -281,7 +281,12 @@ class Run:
         self._send(entry)
 
     def _settle(self, entry: InFlightJob, outcome: Outcome) -> None:
-        final = outcome if outcome.action in (Action.ACK, Action.MOVE) else self._final(entry, outcome)
+        final = outcome
+        if outcome.action not in (Action.ACK, Action.MOVE):
+            queue = entry.settler.queue
+            is_dead_letter = queue.name == (queue.dead_letter or DeadLetter()).queue
+            is_last_try = entry.settler.is_last_try(entry)
+            final = final_outcome(outcome, is_last_try, is_dead_letter, lambda: self._pause_s(entry))
         if final.action is Action.FAIL and entry.route is not None and entry.route.failed is not None:
             self._end_later(entry, self._after_failed(entry, final, entry.route.failed))
             return
@@ -295,18 +300,6 @@ class Run:
             self._settled([entry], [True])
         else:
             entry.settler.settle(entry)
-
-    def _final(self, entry: InFlightJob, outcome: Outcome) -> Outcome:
-        """Return the outcome after the queue's limit on tries and the back-off."""
-        queue = entry.settler.queue
-        action, delay = outcome.action, outcome.delay
-        if action is Action.NACK and entry.settler.is_last_try(entry):
-            action = Action.FAIL
-        elif action is Action.FAIL and queue.name == (queue.dead_letter or DeadLetter()).queue:
-            action = Action.NACK  # its queue is that of the dead letters: there is nowhere else to go
-        if action is Action.NACK and delay is None:
-            delay = self._pause_s(entry)
-        return replace(outcome, action=action, delay=delay)
 
     def _pause_s(self, entry: InFlightJob) -> float:
         """Return the back-off of a job; the default one if the application's own fails, so that no job gets stuck."""

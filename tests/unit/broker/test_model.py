@@ -1,9 +1,9 @@
 """A whole node against a tiny model of it, through random histories of commands and passing time.
 
 The model knows for each job what a careful reader of the commands' documentation would: its body, whether it waits or
-is out, under which token or claim, and when it is due. What it checks, by the names of DESIGN.md: P2 (no job out of
-thin air, bodies byte for byte), P3 (an acked job is not delivered again), P4 (a stale lease changes nothing), P5 (retry
-0 is delivered at most once), P8 (nothing early), lengths of queues, and that memory is given back.
+is out, under which token or claim, and when it is due. What it checks, by the names of docs/architecture.md: P2 (no job
+out of thin air, bodies byte for byte), P3 (an acked job is not delivered again), P4 (a stale lease changes nothing), P5
+(retry 0 is delivered at most once), P8 (nothing early), lengths of queues, and that memory is given back.
 """
 
 from __future__ import annotations
