@@ -172,7 +172,7 @@ def test_show_draws_and_says_what_a_step_is(pipes: Pipelines) -> None:
     assert lines[1].startswith("  a -> [first] -> b    direct, one atomic move   steps:first")
     assert pipes.call("show", "--format", "mermaid").stdout.startswith("flowchart LR\n")
     assert pipes.call("show", "--format", "svg").stdout.startswith("<svg ")
-    assert "at least once" in pipes.call("show", "--store", f"fsq:{pipes.folder}/root").stdout
+    assert "direct, two steps under a unique key " in pipes.call("show", "--store", f"fsq:{pipes.folder}/root").stdout
     assert "--format must be text, mermaid, svg, got png" in pipes.call("show", "--format", "png", code=2).stderr
 
 

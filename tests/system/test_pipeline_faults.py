@@ -16,15 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock import blocking
 from penstock.errors import PenstockError
-from tests.conftest import StartNode
 from tests.processes import ServerProcess, wait_until
-from tests.server_fixtures import StartMongo, StartPostgres, StartRedis, store_url
+from tests.server_fixtures import killable_store, store_url
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -92,38 +90,16 @@ def recipe(url: str, prefix: str) -> str:
     return "\n\n".join([f'store = "{url}"\ndead_letters = "{prefix}-dead"', *rows])
 
 
-# MongoDB holds the jobs of a transaction whose client was killed: for a minute, unless it is told otherwise.
-SHORT = "transactionLifetimeLimitSeconds=1"
-
-
 @pytest.fixture(params=["sqlite", "redis+oq", "postgresql", "mongodb", "mongodb+pl", "fsq", "disque"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "mongodb":
-        start: StartMongo = request.getfixturevalue("start_mongo")
-        return f"{start(setParameter=SHORT).url()}?poll=0.5"
+        return killable_store(request, "mongodb")[1]
     return store_url(request, tmp_path, "poll=0.05&sync=off")
 
 
-@pytest.fixture(params=["redis+oq", "postgresql", "mongodb+pl", "disque", *(["mongodb"] if IS_LONG else [])])
+@pytest.fixture(params=["redis+oq", "mongodb+pl", *(["postgresql", "mongodb", "disque"] if IS_LONG else [])])
 def server(request: pytest.FixtureRequest) -> tuple[ServerProcess, str]:
-    """A server of the test's own, which has on its disk what it has answered, and the URL of the store."""
-    kind: str = request.param
-    place: Any
-    if kind == "redis+oq":
-        redis: StartRedis = request.getfixturevalue("start_redis")
-        place = redis()
-        return place, f"redis+oq://{place.host}:{place.port}/0?poll=0.5"
-    if kind == "postgresql":
-        postgres: StartPostgres = request.getfixturevalue("start_postgres")
-        place = postgres(synchronous_commit="on")
-        return place, f"{place.url()}?poll=0.5"
-    if kind == "disque":
-        node: StartNode = request.getfixturevalue("start_node")
-        place = node(appendonly="yes", appendfsync="always")
-        return place, f"disque://{place.host}:{place.port}"
-    mongo: StartMongo = request.getfixturevalue("start_mongo")
-    place = mongo(setParameter=SHORT)
-    return place, f"{place.url(kind)}?poll=0.5&serverSelectionTimeoutMS=1000"
+    return killable_store(request, request.param)
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""kill -9 of a pipeline's process between any two steps of a link, on every store: the job is there, once or as told.
+"""kill -9 of a pipeline's process between any two steps of a link, on every store.
+
+No job is lost, and none is doubled where a step is one move, or has a key.
 
 The steps are: the job is taken, the function is called, the store begins to move the job, has moved it, and the worker
 knows. One process dies after each of them, and the last one ends the work.
@@ -17,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock import blocking
-from tests.server_fixtures import StartMongo, store_url
+from tests.server_fixtures import killable_store, store_url
 from tests.servers import MongoServer
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -93,39 +95,39 @@ async def step(job):
 
 
 class Place(NamedTuple):
-    """A store, how a move of it can be cut in two, and how many jobs that may leave of one."""
+    """A store, where processes die, and how many jobs that may leave of one."""
 
     url: str
-    cut: str  # a function of STEPS; none where a move is one command
+    deaths: tuple[str, ...]
     jobs_max: int
 
 
-CUTS = {
-    "sqlite": ("die_in_sqlite", 1),
-    "fsq": ("die_in_fsq", 1),
-    "redis+oq": ("", 1),
-    "postgresql": ("", 1),
-    "disque": ("", 1),
-    "mongodb": ("die_in_transaction", 1),
-    "mongodb, one server": ("die_after_insert", 2),
-    "mongodb+pl": ("", 1),
-    "mongodb+bucket": ("die_in_buckets", 2),
+# `taken` and `called` are the same to a store: nothing has been sent. A function of STEPS cuts a move in two, where it
+# is more than one command.
+KINDS: dict[str, tuple[tuple[str, ...], int]] = {
+    "sqlite": (("taken", "called", "die_in_sqlite", "moved"), 1),
+    "fsq": (("called", "die_in_fsq", "moved"), 1),
+    "redis+oq": (("called", "moved"), 1),
+    "postgresql": (("called", "moved"), 1),
+    "disque": (("called", "moved"), 1),
+    "mongodb": (("called", "die_in_transaction", "moved"), 1),
+    "mongodb, one server": (("called", "die_after_insert", "moved"), 2),
+    "mongodb+pl": (("called", "moved"), 1),
+    "mongodb+bucket": (("called", "die_in_buckets", "moved"), 2),
 }
 
 
-@pytest.fixture(params=CUTS)
+@pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     name: str = request.param
     if name == "mongodb":
-        # It holds the jobs of a transaction whose client is gone: for a minute, unless it is told otherwise.
-        start: StartMongo = request.getfixturevalue("start_mongo")
-        url = f"{start(setParameter='transactionLifetimeLimitSeconds=1').url()}?poll=0.2"
+        _, url = killable_store(request, name)
     elif name == "mongodb, one server":
         single: MongoServer = request.getfixturevalue("mongo_standalone")
         url = f"{single.url(database=f'kills{os.getpid()}')}?poll=0.2"
     else:
         url = store_url(request, tmp_path, "poll=0.05&sync=off")
-    return Place(url, *CUTS[name])
+    return Place(url, *KINDS[name])
 
 
 def run(folder: Path, url: str, where: str) -> int:
@@ -144,7 +146,7 @@ def run(folder: Path, url: str, where: str) -> int:
     return done.returncode
 
 
-def test_kill_9_between_any_two_steps_loses_no_job_and_makes_no_other_than_those_that_are_told(
+def test_kill_9_between_any_two_steps_loses_no_job_and_doubles_only_where_it_is_said(
     place: Place, tmp_path: Path
 ) -> None:
     folder, prefix = tmp_path / "pipeline", f"kill{os.urandom(4).hex()}-"
@@ -157,7 +159,7 @@ def test_kill_9_between_any_two_steps_loses_no_job_and_makes_no_other_than_those
         source, target = store.queue(f"{prefix}in"), store.queue(f"{prefix}out")
         source.push_many([n] for n in range(JOBS))
         arrived: list[list[object]] = []
-        for where in ["taken", "called", *([place.cut] if place.cut else []), "moved", ""]:
+        for where in (*place.deaths, ""):
             assert run(folder, place.url, where) == (-signal.SIGKILL if where else 0), where
             there = [job.payload for queue in (source, target) for job in queue.jobs()]
             assert {payload[0] for payload in [*there, *arrived]} == set(range(JOBS)), f"a job was lost: {where}"
