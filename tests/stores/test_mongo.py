@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Capability
+from penstock.cli import queues
 from penstock.errors import (
     AuthenticationError,
     BadUrl,
@@ -266,6 +267,15 @@ def test_another_ttl_than_that_of_the_queue_is_refused(mongo_server: MongoServer
         store.queue("mail").push(1)
     with blocking.connect(f"{url}?ttl=200") as store, pytest.raises(StoreError, match="ttl must be the same"):
         store.queue("mail").push(1)
+
+
+def test_the_command_line_shows_ended_jobs(mongo_database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = mongo_database.replace("mongodb:", "mongodb+ps:", 1)
+    with blocking.connect(url) as store:
+        store.queue("mail").push_many(["a", "b"])
+        assert store.queue("mail").pop(timeout=PATIENCE).payload == "a"
+    assert queues.run(["peek", url, "mail", "--state", "done"]) == 0
+    assert [line.split("\t")[1::3] for line in capsys.readouterr().out.splitlines()] == [["done", '"a"']]
 
 
 def test_signals_survive_a_dropped_collection(mongo_database: str) -> None:
