@@ -189,18 +189,44 @@ def test_each_job_passes_each_link_once_though_drivers_and_servers_are_killed_an
     assert {tuple(job["passed"]) for job in jobs} == {("one", "two", *end), ("one", "two", "three", *end)}
 
 
-def test_a_run_that_is_told_to_stop_ends_its_batch_and_returns_no_job_with_a_try(tmp_path: Path) -> None:
+def change_recipe(folder: Path, old: str, new: str) -> None:
+    """Write a recipe as an editor does: beside the old one, and renamed over it."""
+    recipe, draft = folder / "recipe.toml", folder / "draft"
+    draft.write_text(recipe.read_text().replace(old, new))
+    draft.rename(recipe)
+
+
+def test_links_on_spark_are_paused_resumed_and_stopped_without_a_lost_job_or_a_try(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db?poll=0.1&sync=off"
     write_recipe(tmp_path, url, "")
+    count = 50_000
     with blocking.connect(url) as store:
-        store.queue("in").push_many({"n": n, "passed": [], "ran": []} for n in range(50_000))
+        store.queue("in").push_many({"n": n, "passed": [], "ran": []} for n in range(count))
+
+        def all_jobs() -> int:
+            return sum(store.queue(name).total() for name in ("in", "a", "b", "c", "d", "out"))
+
+        def wait_for_log(*texts: str) -> None:
+            wait_until(
+                lambda: process.poll() is not None or all(text in (tmp_path / "log").read_text() for text in texts),
+                END_S,
+            )
+            assert process.poll() is None, logged(tmp_path)
+
         with running(tmp_path, "--engine", "spark", "--master", "local[2]") as process:
             wait_until(lambda: store.queue("out").total() or process.poll() is not None, END_S)
+            five = 'function = "steps:five"\n'
+            change_recipe(tmp_path, five, f"{five}paused = true\n")
+            wait_for_log("Link five is paused.", "five: Stopped: ")
+            arrived = store.queue("out").total()
+            change_recipe(tmp_path, f"{five}paused = true\n", five)
+            wait_until(lambda: store.queue("out").total() > arrived or process.poll() is not None, END_S)
             process.send_signal(signal.SIGTERM)
             assert process.wait(END_S) == 0, logged(tmp_path)
         jobs = [job for name in ("in", "a", "b", "c", "d") for job in store.queue(name).jobs()]
         assert jobs
         assert {(str(job.state), job.tries) for job in jobs} == {("ready", 0)}
+        assert all_jobs() == count
         assert not list((tmp_path / "tmp").glob("penstock-link-*"))
 
 
