@@ -69,6 +69,26 @@ def test_a_push_is_part_of_the_callers_transaction(mongo_database: str) -> None:
             queue.push("without", connection=session)
 
 
+async def test_a_push_is_part_of_the_transaction_of_an_asynchronous_session(mongo_database: str) -> None:
+    async with aio.connect(mongo_database) as store, need_module("pymongo").AsyncMongoClient(mongo_database) as client:
+        queue = store.queue("mail")
+        await queue.push("first")
+        async with client.start_session() as session:
+            async with await session.start_transaction():
+                await queue.push("kept", connection=session)
+                assert await queue.size() == 1
+            await session.start_transaction()
+            await queue.push("rolled back", connection=session)
+            await session.abort_transaction()
+            await session.start_transaction()
+            with (
+                blocking.connect(mongo_database) as other,
+                pytest.raises(CallerError, match="must be a ClientSession of pymongo, got AsyncClientSession"),
+            ):
+                other.queue("mail").push("of the other form", connection=session)
+        assert [job.payload for job in await queue.peek()] == ["first", "kept"]
+
+
 def test_a_transaction_that_collides_is_repeated_by_pymongo(mongo_database: str) -> None:
     client = need_module("pymongo").MongoClient(mongo_database)
     with (
