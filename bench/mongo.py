@@ -8,21 +8,19 @@ default: by a majority, in the journal.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from bench import mongod
 from bench.queue_peers.commands import NODE_FOLDER, ROOT, node_program, output
 from bench.queues import Figures, Row, line_of, rates_of
 from bench.report import NO_BAR, Bar, Report, command_used, machine, options
 from bench.rounds import Rounds
-from bench.servers import NotRunError, stop_on_sigterm
-from tests.servers import MongoServer
+from bench.servers import stop_on_sigterm
 
 JOBS = 4_000
 QUICK_JOBS = 200
@@ -117,22 +115,6 @@ def rows(server: str, jobs: int) -> Iterator[Row]:
             yield Row(f"{scheme}: {name}, our processor time for a job", "us", ours, f"cpu_us_{name}")
 
 
-@contextlib.contextmanager
-def running() -> Iterator[MongoServer]:
-    """A mongod for the length of a block."""
-    with tempfile.TemporaryDirectory(prefix="bench-mongo-") as folder:
-        server = MongoServer(Path(folder), wiredTigerCacheSizeGB=1)
-        try:
-            server.start()
-        except BaseException as problem:
-            server.stop()
-            raise NotRunError(f"mongod: {problem}") from problem
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
 def main() -> None:
     """Runs the chosen rows and shows them."""
     parser = options("Our queues on MongoDB beside those of Keuss.")
@@ -145,7 +127,7 @@ def main() -> None:
     for other in ("beanstalkd", "redis"):
         del facts[other]
     rounds: Rounds[Figures] = Rounds(chosen.quick, chosen.penstock)
-    with running() as server:
+    with mongod.running() as server:
         with server.client() as client:
             facts["mongod"] = str(client.server_info()["version"])
         wanted = rows(f"{server.host}:{server.port}", chosen.jobs)

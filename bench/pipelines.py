@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 Figures = Mapping[str, float]
 
 ROOT = Path(__file__).resolve().parents[1]
-STORES = ("memory", "sqlite", "redis+oq", "postgresql", "fsq", "disque")
-ON_SPARK = ("sqlite", "redis+oq", "postgresql", "disque")
+STORES = ("memory", "sqlite", "redis+oq", "postgresql", "mongodb+pl", "mongodb", "fsq", "disque")
+ON_SPARK = ("sqlite", "redis+oq", "postgresql", "mongodb+pl", "disque")
 LINKS = 5
 JOBS = 5_000
 SPARK_JOBS = 100_000

@@ -52,6 +52,11 @@ def store_url(kind: str, directory: Path) -> Iterator[str]:
     elif kind == "postgresql":
         with postgres.running() as server:
             yield f"postgresql://{postgres.USER}@{HOST}:{server.port}/{postgres.DATABASE}"
+    elif kind.startswith("mongodb"):
+        from bench import mongod  # with pytest, which a worker doesn't need
+
+        with mongod.running() as mongo:
+            yield mongo.url(kind, "bench")
     else:
         with running("redis" if kind.startswith("redis") else "penstock") as node:
             yield f"{kind}://{HOST}:{node.port}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import NodeProcess, meet
+from tests.processes import NodeProcess, ServerProcess, meet
 from tests.redis_groups import RedisCluster, RedisSentinel
 from tests.servers import MongoServer, PostgresServer, PostgresTemplate, RedisServer
 
@@ -45,6 +45,26 @@ def store_url(request: pytest.FixtureRequest, folder: Path, sqlite: str = "poll=
         return f"{mongo.url(kind, kind.replace('+', '_'))}?poll=0.5"
     node: NodeProcess = request.getfixturevalue("shared_node")
     return f"disque://{node.host}:{node.port}"
+
+
+# MongoDB holds the jobs of a transaction whose client was killed: for a minute, unless it is told otherwise.
+SHORT_TRANSACTIONS = "transactionLifetimeLimitSeconds=1"
+
+
+def killable_store(request: pytest.FixtureRequest, kind: str) -> tuple[ServerProcess, str]:
+    """A server of the test's own, which has on its disk what it has answered, and the URL of a store on it."""
+    server: Any
+    if kind == "redis+oq":
+        server = request.getfixturevalue("start_redis")()
+        return server, f"redis+oq://{server.host}:{server.port}/0?poll=0.5"
+    if kind == "postgresql":
+        server = request.getfixturevalue("start_postgres")(synchronous_commit="on")
+        return server, f"{server.url()}?poll=0.5"
+    if kind == "disque":
+        server = request.getfixturevalue("start_node")(appendonly="yes", appendfsync="always")
+        return server, f"disque://{server.host}:{server.port}"
+    server = request.getfixturevalue("start_mongo")(setParameter=SHORT_TRANSACTIONS)
+    return server, f"{server.url(kind)}?poll=0.5&serverSelectionTimeoutMS=1000"
 
 
 def _folders(parent: Path, name: str) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from tests.processes import NodeProcess
 pytestmark = pytest.mark.system
 
 EXAMPLES = ROOT / "examples"
-HERE = {"broker_lease.py", "fsq_letters.py", "outbox.py"}
+HERE = {"broker_lease.py", "fsq_letters.py", "mongo_layouts.py", "outbox.py"}
 RUN_S = 60
 SPARK_S = 600  # Java and five processes of Python start, on a machine that may be busy
 
@@ -93,6 +93,21 @@ def test_an_order_and_its_job_are_one_transaction(tmp_path: Path) -> None:
         "refused: 0 of pear can't be shipped",
         "shipping order 1",
         "1 done",
+    ]
+
+
+def test_each_layout_of_mongodb_does_what_it_is_for(mongo_database: str, tmp_path: Path) -> None:
+    printed = run("mongo_layouts.py", mongo_database.partition("://")[2], within=tmp_path)
+    assert printed == [
+        "popped {'to': 'ann'}",
+        "tries 1 {'push': 2, 'pop': 1, 'reserve': 2, 'ack': 1, 'nack': 1}",
+        "done ['first'] waiting 1",
+        "billing {'order': 7}",
+        "shipping {'order': 7}",
+        "at the same time [('ann', 1), ('tom', 1)]",
+        "then [('ann', 2), ('tom', 2)]",
+        "acked 100 left 900",
+        "moved [{'width': 400}]",
     ]
 
 

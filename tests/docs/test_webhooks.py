@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.docs.examples import ROOT
+from tests.server_fixtures import store_url
 
 pytestmark = pytest.mark.system
 
@@ -128,7 +129,19 @@ def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
         running.end(signal.SIGKILL)
 
 
-def test_a_webhook_is_delivered_signed_and_again_after_a_failure(receiver: Receiver, dispatcher: Dispatcher) -> None:
+@pytest.fixture(params=["its own", "redis+oq", "postgresql", "mongodb"])
+def dispatcher_on_a_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Dispatcher]:
+    words = [] if request.param == "its own" else [store_url(request, tmp_path)]
+    running = Dispatcher(tmp_path, *words)
+    yield running
+    if running.process.poll() is None:
+        running.end(signal.SIGKILL)
+
+
+def test_a_webhook_is_delivered_signed_and_again_after_a_failure(
+    receiver: Receiver, dispatcher_on_a_store: Dispatcher
+) -> None:
+    dispatcher = dispatcher_on_a_store
     body = b'{"order": 7, "name": "M\xc3\xbcller"}'
     job_id = dispatcher.add(f"{receiver.url}/200,503", body, Content_Type="application/json")
     dispatcher.wait_for(delivered=1, waiting=0, later=0)

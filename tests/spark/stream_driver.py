@@ -29,6 +29,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from penstock.errors import OutcomeUnknown
 from penstock.spark.settings import read_settings
 from penstock.spark.sink import QueueStreamWriter
 from penstock.spark.streaming import QueueStream
@@ -153,7 +154,7 @@ class Query:
         self._point("committed")
 
     def _run_task(self, number: int, part: InputPartition) -> list[dict[str, Any]]:
-        """The rows of a partition, put out; once more while its worker dies."""
+        """The rows of a partition, put out; once more while its worker dies, or fails."""
         for _ in range(TASK_TRIES):
             rows: list[dict[str, Any]] = []
             halves = self._halves(part, rows)
@@ -162,8 +163,8 @@ class Query:
                     if self._writer is not None:
                         self._writer.write(halves)
                     list(halves)
-            except WorkerDied:
-                continue
+            except (WorkerDied, OutcomeUnknown):
+                continue  # a sink without unique keys leaves it to Spark, which runs a task again that failed
             return rows
         raise AssertionError("a task failed too often")
 

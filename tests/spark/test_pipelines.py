@@ -1,7 +1,7 @@
 """`penstock pipeline run` with links on Spark, as real processes.
 
-The recipe is mixed: five links, two of them on Spark. Drivers and the Python of tasks are killed, and what Spark has
-logged is thrown away while they run: the truth is in the queues.
+The recipe is mixed: five links, two of them on Spark. Drivers, the Python of tasks and servers are killed, and what
+Spark has logged is thrown away while they run: the truth is in the queues.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'penstock[spark]'")
 
 from penstock import blocking
-from tests.processes import wait_until
-from tests.server_fixtures import store_url
-from tests.servers import RedisServer
+from tests.processes import ServerProcess, wait_until
+from tests.server_fixtures import StartRedis, killable_store, store_url
 from tests.spark.spark_servers import ROOT, StandaloneCluster, with_penstock
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -146,14 +145,18 @@ def kill_a_task(leader: int) -> bool:
     return False
 
 
-@pytest.fixture(params=["sqlite", *(["redis+oq", "postgresql", "mongodb+pl", "disque"] if IS_LONG else [])])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return store_url(request, tmp_path, "poll=0.1&sync=off")
+@pytest.fixture(params=["sqlite", *(["redis+oq", "postgresql", "mongodb", "mongodb+pl", "disque"] if IS_LONG else [])])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[ServerProcess | None, str]:
+    """The server of a store, if it has one, and the URL."""
+    if request.param == "sqlite":
+        return None, store_url(request, tmp_path, "poll=0.1&sync=off")
+    return killable_store(request, request.param)
 
 
-def test_each_job_passes_each_link_once_though_drivers_are_killed_and_their_logs_are_lost(
-    url: str, tmp_path: Path
+def test_each_job_passes_each_link_once_though_drivers_and_servers_are_killed_and_logs_are_lost(
+    place: tuple[ServerProcess | None, str], tmp_path: Path
 ) -> None:
+    server, url = place
     prefix = f"{os.urandom(4).hex()}-"
     folder = tmp_path / "pipeline"
     folder.mkdir()
@@ -170,6 +173,9 @@ def test_each_job_passes_each_link_once_though_drivers_are_killed_and_their_logs
         with running(folder, "--master", "local[2]", "--until-empty") as process:
             wait_until(lambda: list((folder / "tmp").glob("penstock-link-*/checkpoint/commits/0")), END_S)
             kill_a_task(process.pid)
+            if server is not None:
+                server.kill_hard()
+                server.start()
             for log in (folder / "tmp").glob("penstock-link-*/checkpoint"):
                 shutil.rmtree(log, ignore_errors=True)
             assert process.wait(END_S) == 0, logged(folder)
@@ -183,38 +189,78 @@ def test_each_job_passes_each_link_once_though_drivers_are_killed_and_their_logs
     assert {tuple(job["passed"]) for job in jobs} == {("one", "two", *end), ("one", "two", "three", *end)}
 
 
-def test_a_run_that_is_told_to_stop_ends_its_batch_and_returns_no_job_with_a_try(tmp_path: Path) -> None:
+def change_recipe(folder: Path, old: str, new: str) -> None:
+    """Write a recipe as an editor does: beside the old one, and renamed over it."""
+    recipe, draft = folder / "recipe.toml", folder / "draft"
+    draft.write_text(recipe.read_text().replace(old, new))
+    draft.rename(recipe)
+
+
+def test_links_on_spark_are_paused_resumed_and_stopped_without_a_lost_job_or_a_try(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db?poll=0.1&sync=off"
     write_recipe(tmp_path, url, "")
+    count = 50_000
     with blocking.connect(url) as store:
-        store.queue("in").push_many({"n": n, "passed": [], "ran": []} for n in range(50_000))
+        store.queue("in").push_many({"n": n, "passed": [], "ran": []} for n in range(count))
+
+        def all_jobs() -> int:
+            return sum(store.queue(name).total() for name in ("in", "a", "b", "c", "d", "out"))
+
+        def wait_for_log(*texts: str) -> None:
+            wait_until(
+                lambda: process.poll() is not None or all(text in (tmp_path / "log").read_text() for text in texts),
+                END_S,
+            )
+            assert process.poll() is None, logged(tmp_path)
+
         with running(tmp_path, "--engine", "spark", "--master", "local[2]") as process:
             wait_until(lambda: store.queue("out").total() or process.poll() is not None, END_S)
+            five = 'function = "steps:five"\n'
+            change_recipe(tmp_path, five, f"{five}paused = true\n")
+            wait_for_log("Link five is paused.", "five: Stopped: ")
+            arrived = store.queue("out").total()
+            change_recipe(tmp_path, f"{five}paused = true\n", five)
+            wait_until(lambda: store.queue("out").total() > arrived or process.poll() is not None, END_S)
             process.send_signal(signal.SIGTERM)
             assert process.wait(END_S) == 0, logged(tmp_path)
         jobs = [job for name in ("in", "a", "b", "c", "d") for job in store.queue(name).jobs()]
         assert jobs
         assert {(str(job.state), job.tries) for job in jobs} == {("ready", 0)}
+        assert all_jobs() == count
         assert not list((tmp_path / "tmp").glob("penstock-link-*"))
 
 
-def test_functions_run_on_both_workers_of_a_cluster(redis_server: RedisServer, tmp_path: Path) -> None:
-    url = redis_server.url.replace("redis:", "redis+oq:")
-    prefix = f"{os.urandom(4).hex()}-"
-    write_recipe(tmp_path, url, prefix)
+def test_both_workers_of_a_cluster_do_each_job_once_though_driver_tasks_and_server_are_killed(
+    start_redis: StartRedis, tmp_path: Path
+) -> None:
+    redis = start_redis()
+    url = f"redis+oq://{redis.host}:{redis.port}/0"
+    write_recipe(tmp_path, url, "")
     cluster = StandaloneCluster(Path(tempfile.mkdtemp(dir=tmp_path)))
     try:
         cluster.start()
+        environment = with_penstock(cluster.environment)
         with blocking.connect(url) as store:
-            store.queue(f"{prefix}in").push_many({"n": n, "passed": [], "ran": []} for n in range(-10, JOBS))
-            environment = with_penstock(cluster.environment)
+            source, target = store.queue("in"), store.queue("out")
+            source.push_many({"n": n, "passed": [], "ran": []} for n in range(-10, JOBS))
+            with running(tmp_path, "--master", cluster.url, environment=environment) as process:
+                wait_until(lambda: target.total() >= JOBS // 5 or process.poll() is not None, END_S)
+                assert process.poll() is None, logged(tmp_path)
             with running(tmp_path, "--master", cluster.url, "--until-empty", environment=environment) as process:
+                for worker in cluster.workers:
+                    assert worker.process is not None
+                    session = worker.process.pid
+                    wait_until(lambda: kill_a_task(session) or process.poll() is not None, END_S)  # noqa: B023 - used at once
+                redis.kill_hard()
+                assert process.poll() is None, logged(tmp_path)
+                redis.start()
                 assert process.wait(END_S) == 0, logged(tmp_path)
-            jobs = [job.payload for job in store.queue(f"{prefix}out").jobs()]
+            jobs = [job.payload for job in target.jobs()]
+            assert store.dead_letters().total() == 0
     finally:
         cluster.stop()
     assert sorted(job["n"] for job in jobs) == list(range(JOBS))
-    places = {job["ran"][0] for job in jobs}
+    places = {place for job in jobs for place in job["ran"]}
     for worker in cluster.workers:
         assert any(place.startswith(str(worker.directory)) for place in places), (
             f"no function ran in {worker.directory}"

@@ -145,7 +145,7 @@ PLACES = {
         for scheme, forms, more, only in [
             ("mongodb", (AIO, BLOCKING), (), frozenset[str]()),
             ("mongodb+pl", (AIO,), (), OF_LAYOUTS),
-            ("mongodb+ps", (BLOCKING,), (), OF_LAYOUTS),
+            ("mongodb+ps", (BLOCKING,), (), OF_LAYOUTS | {"test_reading"}),  # it alone keeps ended jobs so
             ("mongodb+stream", (AIO,), (Differs.OWN_IDS,), OF_OTHER_DOCUMENTS),
             ("mongodb+intraorder", (BLOCKING,), (Differs.OWN_IDS,), OF_OTHER_DOCUMENTS),
         ]

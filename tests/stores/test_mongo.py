@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Capability
+from penstock.cli import queues
 from penstock.errors import (
     AuthenticationError,
     BadUrl,
@@ -66,6 +67,26 @@ def test_a_push_is_part_of_the_callers_transaction(mongo_database: str) -> None:
         assert [job.payload for job in queue.peek()] == ["kept"]
         with pytest.raises(CallerError, match="open transaction"):
             queue.push("without", connection=session)
+
+
+async def test_a_push_is_part_of_the_transaction_of_an_asynchronous_session(mongo_database: str) -> None:
+    async with aio.connect(mongo_database) as store, need_module("pymongo").AsyncMongoClient(mongo_database) as client:
+        queue = store.queue("mail")
+        await queue.push("first")
+        async with client.start_session() as session:
+            async with await session.start_transaction():
+                await queue.push("kept", connection=session)
+                assert await queue.size() == 1
+            await session.start_transaction()
+            await queue.push("rolled back", connection=session)
+            await session.abort_transaction()
+            await session.start_transaction()
+            with (
+                blocking.connect(mongo_database) as other,
+                pytest.raises(CallerError, match="must be a ClientSession of pymongo, got AsyncClientSession"),
+            ):
+                other.queue("mail").push("of the other form", connection=session)
+        assert [job.payload for job in await queue.peek()] == ["first", "kept"]
 
 
 def test_a_transaction_that_collides_is_repeated_by_pymongo(mongo_database: str) -> None:
@@ -266,6 +287,15 @@ def test_another_ttl_than_that_of_the_queue_is_refused(mongo_server: MongoServer
         store.queue("mail").push(1)
     with blocking.connect(f"{url}?ttl=200") as store, pytest.raises(StoreError, match="ttl must be the same"):
         store.queue("mail").push(1)
+
+
+def test_the_command_line_shows_ended_jobs(mongo_database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = mongo_database.replace("mongodb:", "mongodb+ps:", 1)
+    with blocking.connect(url) as store:
+        store.queue("mail").push_many(["a", "b"])
+        assert store.queue("mail").pop(timeout=PATIENCE).payload == "a"
+    assert queues.run(["peek", url, "mail", "--state", "done"]) == 0
+    assert [line.split("\t")[1::3] for line in capsys.readouterr().out.splitlines()] == [["done", '"a"']]
 
 
 def test_signals_survive_a_dropped_collection(mongo_database: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +68,7 @@ class Pipelines:
         draft.write_text(json.dumps({"store": self.url, "links": links}))
         draft.rename(self.folder / "recipe.json")
 
-    def _command(self, *words: str) -> dict[str, Any]:
+    def command(self, *words: str) -> dict[str, Any]:
         return {
             "args": [sys.executable, "-m", "penstock", "pipeline", words[0], "recipe.json", *words[1:]],
             "cwd": self.folder,
@@ -73,14 +77,14 @@ class Pipelines:
         }
 
     def call(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(**self._command(*words), capture_output=True, text=True, timeout=END_S, check=False)
+        done = subprocess.run(**self.command(*words), capture_output=True, text=True, timeout=END_S, check=False)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done
 
     def start(self, *options: str) -> None:
         with (self.folder / "log").open("ab") as log:
-            command = self._command("run", "--json", *options)
+            command = self.command("run", "--json", *options)
             self.process = subprocess.Popen(**command, stdout=log, stderr=log, start_new_session=True)
         wait_until(lambda: self.events("start"), END_S)
 
@@ -172,7 +176,7 @@ def test_show_draws_and_says_what_a_step_is(pipes: Pipelines) -> None:
     assert lines[1].startswith("  a -> [first] -> b    direct, one atomic move   steps:first")
     assert pipes.call("show", "--format", "mermaid").stdout.startswith("flowchart LR\n")
     assert pipes.call("show", "--format", "svg").stdout.startswith("<svg ")
-    assert "at least once" in pipes.call("show", "--store", f"fsq:{pipes.folder}/root").stdout
+    assert "direct, two steps under a unique key " in pipes.call("show", "--store", f"fsq:{pipes.folder}/root").stdout
     assert "--format must be text, mermaid, svg, got png" in pipes.call("show", "--format", "png", code=2).stderr
 
 
@@ -186,6 +190,27 @@ def test_run_until_empty_ends_when_all_queues_are_empty(pipes: Pipelines) -> Non
         ("second", 0, 50),
     ]
     assert status["queues"] == {"c": 50}
+
+
+def test_what_each_link_has_done_is_shown_on_a_terminal(pipes: Pipelines) -> None:
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    pipes.push("a", 1, 2, 3)
+    try:
+        process = pipes.process = subprocess.Popen(
+            **pipes.command("run"), stdout=end, stderr=end, start_new_session=True
+        )
+        shown = b""
+        while not re.search(rb"first 3 \([0-9,]+/s\)  second 3 \([0-9,]+/s\)", shown):
+            assert process.poll() is None
+            assert select.select([terminal], [], [], END_S)[0], shown
+            shown += os.read(terminal, 4096)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_S) == 0
+        pipes.process = None
+    finally:
+        os.close(end)
+        os.close(terminal)
 
 
 def test_a_link_by_name_leaves_the_others_alone(pipes: Pipelines) -> None:

@@ -118,9 +118,9 @@ def show(
     if form not in FORMATS:
         raise CallerError(f"--format must be {', '.join(FORMATS)}, got {form}")
     pipeline = _pipeline(recipe, store)
-    atomic = asyncio.run(pipeline.atomic_steps())
+    steps = asyncio.run(pipeline.steps())
     place = pipeline.store.url if isinstance(pipeline.store, Store) else pipeline.store
-    print(FORMATS[form](Drawing(pipeline.name, without_password(place), pipeline.links, atomic)), end="")
+    print(FORMATS[form](Drawing(pipeline.name, without_password(place), pipeline.links, steps)), end="")
 
 
 @app.command()

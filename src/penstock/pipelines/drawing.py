@@ -1,7 +1,6 @@
 """A pipeline as a drawing: text, Mermaid (for Markdown pages), or SVG.
 
-Queues are rounded, links are boxes. Each link says what a crash in the middle of its step can do on the pipeline's
-store: STEPS has the words.
+Queues are rounded, links are boxes. Each link says what its step is on the pipeline's store.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from penstock.pipelines.link import Link
+from penstock.pipelines.link import Link, StepKind
 from penstock.pipelines.recipe import in_order
-
-# By whether a step is atomic; None is a sink.
-STEPS = {True: "one atomic move", False: "at least once", None: "ends jobs"}
 
 # Of the SVG, in pixels.
 BOX_WIDTH, BOX_HEIGHT = 150, 40
@@ -40,11 +36,11 @@ class Drawing:
     name: str
     store: str
     links: Mapping[str, Link]
-    atomic: Mapping[str, bool | None]  # by link: whether its step is atomic; empty if the store wasn't asked
+    steps: Mapping[str, StepKind]  # by link; empty if the store wasn't asked
 
     def note(self, link: Link) -> str:
         """Return what is said of a link beside its name."""
-        step = [STEPS[self.atomic[link.name]]] if link.name in self.atomic else []
+        step = [str(self.steps[link.name])] if link.name in self.steps else []
         return ", ".join([str(link.kind), *step, *(["paused"] if link.paused else [])])
 
 

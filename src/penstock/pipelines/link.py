@@ -36,6 +36,15 @@ class LinkKind(StrEnum):
     SINK = "sink"
 
 
+class StepKind(StrEnum):
+    """How a job goes from one queue to the next, which is what a crash in the middle can do."""
+
+    ATOMIC = "one atomic move"
+    KEYED = "two steps under a unique key"  # a crash leaves one job, too
+    TWO = "at least once"  # two steps: a crash may leave two jobs
+    END = "ends jobs"  # it goes nowhere
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One link of a pipeline.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.errors import CallerError, PenstockError
 from penstock.pipelines import status as states
 from penstock.pipelines.engine import Engine, LinkRun, handler_of, worker_of
-from penstock.pipelines.link import SPARK, WORKER, Link, LinkKind
+from penstock.pipelines.link import SPARK, WORKER, Link, LinkKind, StepKind
 from penstock.pipelines.recipe import Recipe, in_order
 from penstock.queues.aio import Store
 from penstock.queues.aio.store import opened
@@ -194,13 +194,13 @@ class Pipeline:
 
     async def atomic_steps(self) -> dict[str, bool | None]:
         """Return for each link whether its step is one atomic move on this store; None for a sink: it moves nothing."""
+        steps = await self.steps()
+        return {name: None if step is StepKind.END else step is StepKind.ATOMIC for name, step in steps.items()}
+
+    async def steps(self) -> dict[str, StepKind]:
+        """Return for each link what its step is on this store."""
         async with self._opened() as store:
-            return {
-                link.name: None
-                if link.kind is LinkKind.SINK
-                else all(store.queue(link.source).moves_atomically(target) for target in link.targets)
-                for link in self._links.values()
-            }
+            return {link.name: _step_of(link, store) for link in self._links.values()}
 
     async def status(self, interval: float | None = None) -> list[states.LinkStatus]:
         """Return the depth, errors and oldest job of each link; with `interval`, also its rate over those seconds."""
@@ -459,3 +459,11 @@ class Pipeline:
         text = what.get(level, "Returning all jobs, also those whose functions don't end")
         log_event("stopping", f"{number.name}: {text}.", signal=number.name)
         self.stop_at(level)
+
+
+def _step_of(link: Link, store: Store) -> StepKind:
+    if link.kind is LinkKind.SINK:
+        return StepKind.END
+    if all(store.queue(link.source).moves_atomically(target) for target in link.targets):
+        return StepKind.ATOMIC
+    return StepKind.KEYED if store.keys_moves else StepKind.TWO

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.pipelines import Recipe
 from penstock.pipelines.drawing import FORMATS, Drawing, mermaid, svg, text
+from penstock.pipelines.link import StepKind
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -18,7 +19,9 @@ def drawing(**extra: object) -> Drawing:
         **extra,
     }
     recipe = Recipe.read({"links": rows})
-    return Drawing("photos", "memory:", recipe.links, {"resize": True, "sort": False, "publish": None})
+    return Drawing(
+        "photos", "memory:", recipe.links, {"resize": StepKind.ATOMIC, "sort": StepKind.TWO, "publish": StepKind.END}
+    )
 
 
 def test_a_pipeline_as_text() -> None:

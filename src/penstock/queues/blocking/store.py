@@ -90,6 +90,11 @@ class Store:
         return self._driver.claims_in_steps
 
     @property
+    def keys_moves(self) -> bool:
+        """Whether a move that takes two steps has a unique key: repeated after a crash, it stores no second job."""
+        return self._driver.keys_moves
+
+    @property
     def has_marks(self) -> bool:
         """Whether reserved jobs can be had again by their marks, where the store has no claims."""
         return self._driver.has_marks

@@ -22,7 +22,8 @@ A URL without a database means `keuss`. What to know:
   otherwise (`w`, `journal`); reads go to the primary. Sharded clusters (mongos) are refused.
 - All options of MongoDB's connection strings can stand in the URL: `replicaSet`, `tls`, `tlsCAFile`, `authSource`,
   `retryWrites`, time-outs and so on. `serverSelectionTimeoutMS` and `connectTimeoutMS` are 5000 unless given. An option
-  of ours is `channel`: the collection of the signals.
+  of ours is `channel`: the collection of the signals. There is no `mongodb+srv:`: name the hosts and options that its
+  DNS records have.
 - A push within your transaction is not signalled, as MongoDB tells nobody of a commit: consumers find such a job when
   they next look, at the latest after their poll interval, or with the next signal.
 - A transaction of yours sees no collection that was made after its beginning, so the first push to a queue must not be
