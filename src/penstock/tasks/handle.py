@@ -119,16 +119,17 @@ class Handle(Generic[R]):
         client = of.app.client
         record = await client.record(of.key)
         progress = None if record is not None else await client.record(results.progress_key(self.id))
+        since = None if record is not None else await client.record(results.since_key(self.id))
         if of.is_flow:
             keys = of.keys_of_calls(await client.record(results.shape_key(self.id)))
             done = len(keys) if results.is_done(record) else await client.count_done(keys)
             is_begun = bool(done) or record is not None
             job = None if is_begun else await client.job_state(of.queues, of.job_id)
-            return results.flow_status(record, progress, job, done, len(keys))
+            return results.flow_status(record, progress, job, since, done, len(keys))
         job = None if record is not None else await client.job_state(of.queues, of.job_id)
         if job is None and record is None:
             record = await client.record(of.key)  # it may have ended since
-        return results.status_of(record, progress, job)
+        return results.status_of(record, progress, job, since)
 
     async def cancel(self) -> bool:
         """Cancel the call or workflow, whether it waits or runs; returns False if it was over.
@@ -190,16 +191,17 @@ class BlockingHandle(Generic[R]):
         client = of.app.blocking_client
         record = client.record(of.key)
         progress = None if record is not None else client.record(results.progress_key(self.id))
+        since = None if record is not None else client.record(results.since_key(self.id))
         if of.is_flow:
             keys = of.keys_of_calls(client.record(results.shape_key(self.id)))
             done = len(keys) if results.is_done(record) else client.count_done(keys)
             is_begun = bool(done) or record is not None
             job = None if is_begun else client.job_state(of.queues, of.job_id)
-            return results.flow_status(record, progress, job, done, len(keys))
+            return results.flow_status(record, progress, job, since, done, len(keys))
         job = None if record is not None else client.job_state(of.queues, of.job_id)
         if job is None and record is None:
             record = client.record(of.key)  # it may have ended since
-        return results.status_of(record, progress, job)
+        return results.status_of(record, progress, job, since)
 
     def cancel(self) -> bool:
         """Cancel the call or workflow, whether it waits or runs; returns False if it was over. See `Handle.cancel`."""
