@@ -19,8 +19,8 @@ cancelled, or another worker has ended it) can't overwrite the end.
 | `at`       | unix time of this note; `since`: of the begin of this run                        |
 | `progress` | a share from 0 to 1; `text`: what goes on                                        |
 
-When the run of a call began is a text under `since:ID`, of any task: a worker writes it when the call has run for a second,
-and again while it runs. So short calls cost nothing, and it ends soon after the run.
+When the run of a call began is a text under `since:ID`, of any task: a worker writes it when the call has run for a
+second, and again while it runs. So short calls cost nothing, and it ends soon after the run.
 
 | key        | what                                                                             |
 |------------|----------------------------------------------------------------------------------|
