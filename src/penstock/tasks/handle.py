@@ -22,7 +22,9 @@ R = TypeVar("R")
 
 
 class _Reference:
-    """Which call or workflow a handle means."""
+    """Which call or workflow a handle means. Nothing is computed before somebody asks: most handles are never used."""
+
+    __slots__ = ("_job_id", "_queue", "app", "id", "task", "workflow")
 
     def __init__(
         self,
@@ -35,12 +37,27 @@ class _Reference:
     ) -> None:
         self.app = app
         self.id = call_id
-        self.job_id = call_id if job_id is None else job_id  # of a workflow that of its first job
         self.task = task
         self.workflow = workflow
-        self.is_flow = call_id.startswith(results.FLOW_PREFIX)
-        self.queues = app.known_queues() if queue is None else [queue]
-        self.key = results.key_of(call_id)
+        self._queue = queue
+        self._job_id = job_id
+
+    @property
+    def job_id(self) -> str:
+        """The id of its job; of a workflow that of its first job."""
+        return self.id if self._job_id is None else self._job_id
+
+    @property
+    def is_flow(self) -> bool:
+        return self.id.startswith(results.FLOW_PREFIX)
+
+    @property
+    def queues(self) -> list[str]:
+        return self.app.known_queues() if self._queue is None else [self._queue]
+
+    @property
+    def key(self) -> str:
+        return results.key_of(self.id)
 
     def check_kept(self) -> None:
         if self.task is not None and not self.task.keeps_results:
@@ -76,6 +93,8 @@ class _Reference:
 
 class Handle(Generic[R]):
     """A pushed call or workflow."""
+
+    __slots__ = ("_of", "id")
 
     def __init__(
         self,
@@ -151,6 +170,8 @@ class Handle(Generic[R]):
 
 class BlockingHandle(Generic[R]):
     """A pushed call or workflow, for programs without an event loop."""
+
+    __slots__ = ("_of", "id")
 
     def __init__(
         self,

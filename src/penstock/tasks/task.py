@@ -38,6 +38,8 @@ D = TypeVar("D")  # what a direct call of it returns
 class Call(Workflow[object, R_co]):
     """A call of a task that is not pushed yet: the task, its arguments and its options."""
 
+    __slots__ = ("_args", "_named", "_options", "_plain", "task")
+
     def __init__(
         self, task: Task[Any, R_co, Any], args: tuple[Any, ...], named: dict[str, Any], to: PushOptions
     ) -> None:

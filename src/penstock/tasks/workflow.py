@@ -58,6 +58,8 @@ class FailedCall:
 class Workflow(Generic[X_contra, R_co]):
     """A call, a chain or a group that is not pushed yet."""
 
+    __slots__ = ()
+
     @property
     @abstractmethod
     def app(self) -> App:
