@@ -29,6 +29,17 @@ from penstock.tasks.workflow import R_co, Workflow, X, X_contra, failure_node
 if TYPE_CHECKING:
     from penstock.tasks.app import App
 
+# What other libraries call it -> what to write.
+ELSEWHERE = {
+    "apply_async": "options(...).push(...)",
+    "delay": "push(...), or blocking.push(...) without an event loop",
+    "s": "call(...), or step(...) without the first argument",
+    "send": "push(...), or blocking.push(...) without an event loop",
+    "send_with_options": "options(...).push(...)",
+    "si": "call(...)",
+    "signature": "call(...)",
+}
+
 P = ParamSpec("P")
 Q = ParamSpec("Q")  # the parameters behind the first
 R = TypeVar("R")  # what the function returns, once awaited
@@ -186,6 +197,13 @@ class Task(Generic[P, R, D]):
         own = to.result_ttl
         self.result_ttl = own if own is not None else RESULT_TTL_S if has_result else 0.0
         update_wrapper(self, function)
+
+    if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            here = ELSEWHERE.get(name)
+            hint = "" if here is None else f": it is {self.__dict__.get('name', 'task')}.{here} here"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     @property
     def keeps_results(self) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.tasks import run
+from penstock.errors import CallerError
+from penstock.tasks.loading import load_app
 
 MODULE = """
 import penstock
@@ -39,6 +41,12 @@ def test_tasks_are_listed_with_how_they_run(capsys: pytest.CaptureFixture[str]) 
         "listed.is_killed\tb\t()\t25\t5 s\tprocess\t",
         "listed.waits\ta\t(n: int)\tno limit\t\tasync\t",
     ]
+
+
+@pytest.mark.parametrize(("name", "error"), [("listed:ap", "has no 'ap'; it has app$"), ("json:app", "has no 'app'$")])
+def test_an_app_that_is_not_there_is_answered_with_those_that_are(name: str, error: str) -> None:
+    with pytest.raises(CallerError, match=error):
+        load_app(name)
 
 
 def test_tasks_are_listed_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
