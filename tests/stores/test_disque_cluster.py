@@ -139,11 +139,11 @@ async def test_a_value_is_the_newest_one_that_any_node_has(nodes: list[NodeProce
         for reader in stores:
             assert [await reader.value(key) for key in keys] == [f"{key} {turn}" for key in keys]
     # While a text is replaced there are two, which may be on two nodes.
-    created: dict[int, str] = {}
+    created: dict[tuple[int, bytes], str] = {}  # times are in milliseconds: of one the id decides
     for node, text in zip(nodes, ("first", "second", "third"), strict=True):
         job_id = node.call("ADDJOB", f"__value__:{keys[0]}", text, 0, "REPLICATE", 1)
         fields = node.call("SHOW", job_id)
-        created[fields[fields.index(b"ctime") + 1]] = text
+        created[fields[fields.index(b"ctime") + 1], job_id] = text
     assert {await store.value(keys[0]) for store in stores} == {created[max(created)]}
     await stores[1].remove_value(keys[0])
     assert {await store.value(keys[0]) for store in stores} == {None}
