@@ -20,10 +20,11 @@ from penstock.queues.options import without_password
 from penstock.queues.push import Duration
 from penstock.tasks import settings
 from penstock.tasks.aio.client import TaskClient
+from penstock.tasks.aio.handle import Handle
 from penstock.tasks.arguments import to_plain
 from penstock.tasks.blocking.client import TaskClient as BlockingClient
+from penstock.tasks.blocking.handle import BlockingHandle
 from penstock.tasks.call import PreparedCall
-from penstock.tasks.handle import BlockingHandle, Handle
 from penstock.tasks.hooks import Hooks, PushedCall
 from penstock.tasks.options import Kinds, checked, task_name
 from penstock.tasks.running import TaskJob, current

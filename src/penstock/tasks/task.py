@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, ParamSpec, Prot
 
 from penstock.errors import CallerError
 from penstock.queues.push import plain_seconds, point_ms, seconds
-from penstock.tasks import handle as handles
+from penstock.tasks.aio.handle import Handle
 from penstock.tasks.arguments import Arguments, from_plain
+from penstock.tasks.blocking.handle import BlockingHandle
 from penstock.tasks.call import PreparedCall
 from penstock.tasks.message import Message, WorkflowPart
 from penstock.tasks.options import NO_OPTIONS, PushChoices, PushOptions, TaskOptions, refuse_to_come
@@ -121,7 +122,7 @@ def _shown(task: str, args: tuple[Any, ...], named: dict[str, Any], show: Callab
 class TakesFirst(Protocol[X_contra, Q, R]):
     """What can be pushed with a first argument: so a type checker knows the type of that, and what comes behind it."""
 
-    async def push(self, first: X_contra, /, *args: Q.args, **named: Q.kwargs) -> handles.Handle[R]: ...
+    async def push(self, first: X_contra, /, *args: Q.args, **named: Q.kwargs) -> Handle[R]: ...
 
 
 class Pusher(Generic[P, R]):
@@ -131,7 +132,7 @@ class Pusher(Generic[P, R]):
         self._task = task
         self._options = options
 
-    async def push(self, *args: P.args, **named: P.kwargs) -> handles.Handle[R]:
+    async def push(self, *args: P.args, **named: P.kwargs) -> Handle[R]:
         """Push a call."""
         task = self._task
         return await task.app.push_prepared(task.prepared(args, named, self._options), task)
@@ -164,7 +165,7 @@ class BlockingPusher(Generic[P, R]):
         self._task = task
         self._options = options
 
-    def push(self, *args: P.args, **named: P.kwargs) -> handles.BlockingHandle[R]:
+    def push(self, *args: P.args, **named: P.kwargs) -> BlockingHandle[R]:
         """Push a call."""
         task = self._task
         return task.app.push_prepared_blocking(task.prepared(args, named, self._options), task)
@@ -223,7 +224,7 @@ class Task(Generic[P, R, D]):
         """Call the function here and now, without a queue."""
         return self.function(*args, **named)
 
-    async def push(self, *args: P.args, **named: P.kwargs) -> handles.Handle[R]:
+    async def push(self, *args: P.args, **named: P.kwargs) -> Handle[R]:
         """Push a call: a worker will run it. Arguments are checked here."""
         return await self.app.push_prepared(self.prepared(args, named, NO_OPTIONS), self)
 
