@@ -131,6 +131,41 @@ async def _scanned(store: Any, name: str) -> list[str]:
     return found
 
 
+async def test_a_value_is_the_newest_one_that_any_node_has(nodes: list[NodeProcess]) -> None:
+    stores = await at_each(nodes)
+    keys = [f"{next(_names)}-{number}" for number in range(20)]
+    for turn, store in enumerate(stores):
+        await asyncio.gather(*(store.put_value(key, f"{key} {turn}", ttl=60) for key in keys))
+        for reader in stores:
+            assert [await reader.value(key) for key in keys] == [f"{key} {turn}" for key in keys]
+    # While a text is replaced there are two, which may be on two nodes.
+    created: dict[tuple[int, bytes], str] = {}  # times are in milliseconds: of one the id decides
+    for node, text in zip(nodes, ("first", "second", "third"), strict=True):
+        job_id = node.call("ADDJOB", f"__value__:{keys[0]}", text, 0, "REPLICATE", 1)
+        fields = node.call("SHOW", job_id)
+        created[fields[fields.index(b"ctime") + 1], job_id] = text
+    assert {await store.value(keys[0]) for store in stores} == {created[max(created)]}
+    await stores[1].remove_value(keys[0])
+    assert {await store.value(keys[0]) for store in stores} == {None}
+    for store in stores:
+        await store.close()
+
+
+async def test_values_outlive_a_node(mortal_nodes: list[NodeProcess]) -> None:
+    first, second, third = mortal_nodes
+    keys = [f"{next(_names)}-{number}" for number in range(5)]
+    async with aio.connect(url_of(first)) as store:
+        await asyncio.gather(*(store.put_value(key, "before", ttl=600) for key in keys))
+    first.kill()
+    async with aio.connect(url_of(second)) as store, aio.connect(url_of(third)) as other:
+        assert [await store.value(key) for key in keys] == ["before"] * 5
+        await asyncio.gather(*(store.put_value(key, "after", ttl=600) for key in keys[1:]))
+        assert [await other.value(key) for key in keys] == ["before"] + ["after"] * 4
+        await other.remove_value(keys[4])
+        assert await store.value(keys[4]) is None
+    first.start()
+
+
 async def test_a_lease_of_one_node_is_ended_through_another(nodes: list[NodeProcess]) -> None:
     first, second, _ = stores = await at_each(nodes)
     name = next(_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -134,6 +135,49 @@ async def test_what_runs_is_cancelled_when_its_lease_is_next_extended(aio_place:
             with pytest.raises(TaskCancelled):
                 await handle.result(timeout=0)
         assert await app.client.queue(app.queue).total() == 0
+
+
+@needs(Capability.RESERVE, Capability.DELAY, Capability.VALUES)
+async def test_since_when_a_call_runs_is_known_once_it_has_run_for_a_moment(aio_place: Place) -> None:
+    """Of any task, also of one that keeps no results, and of a call within a workflow."""
+    app = App(aio_place.url, queue=aio_place.new_name(), **aio_place.kind.options)
+    began: list[float] = []
+    is_over = threading.Event()
+
+    @app.task(name="plain")
+    def plain() -> None:
+        began.append(time.time())
+        is_over.wait()
+
+    @app.task(name="counted")
+    def counted() -> int:
+        plain.function()
+        return 1
+
+    async with app:
+        flow = await group([counted.call()]).push()
+        handles: list[Any] = [await plain.push(), await counted.push(), app.handle(f"{flow.id}.0")]
+        before = time.time()
+        assert [(await handle.status()).since for handle in handles] == [None] * 3
+        worker = app.worker()
+        task = asyncio.create_task(worker.run())
+        async with asyncio.timeout(60):
+            while None in (  # noqa: ASYNC110 - the worker tells nobody
+                found := [(await handle.status()).since for handle in handles]
+            ):
+                await asyncio.sleep(0.01)
+        for handle, since in zip(handles, found, strict=True):
+            assert (await handle.status()).state is State.RUNNING
+            assert before - 0.1 < since <= time.time()
+        assert max(found) >= max(began) - 0.1
+        is_over.set()
+        assert await handles[1].result(timeout=30) == 1
+        assert (await handles[1].status()).since is None
+        await flow.result(timeout=30)
+        worker.stop()
+        await task
+        status = await handles[0].status()
+        assert (status.state, status.since) == (State.UNKNOWN, None)
 
 
 @needs(Capability.RESERVE, Capability.DELAY, Capability.VALUES)

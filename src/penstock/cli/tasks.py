@@ -38,7 +38,7 @@ def tasks(
             "parameters": str(inspect.signature(task.function)).partition(" -> ")[0],
             "max_tries": to.max_tries,
             "time_limit": to.time_limit,
-            "kind": "async" if task.is_async else "thread",
+            "kind": "async" if task.is_async else "process" if to.isolate else "thread",
             "aliases": list(task.aliases),
         }
         if as_json:

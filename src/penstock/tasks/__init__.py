@@ -12,8 +12,9 @@ is pushed), `arguments` (how it is written and checked), `task` and `app` (how i
 does with it), `worker`; for chains and groups `workflow` and `continuation`.
 """
 
+from penstock.tasks.aio.handle import Handle
 from penstock.tasks.app import App
-from penstock.tasks.handle import BlockingHandle, Handle
+from penstock.tasks.blocking.handle import BlockingHandle
 from penstock.tasks.results import State, Status
 from penstock.tasks.running import TaskJob, current_job
 from penstock.tasks.task import Call, Step, Task

@@ -20,10 +20,11 @@ from penstock.queues.options import without_password
 from penstock.queues.push import Duration
 from penstock.tasks import settings
 from penstock.tasks.aio.client import TaskClient
+from penstock.tasks.aio.handle import Handle
 from penstock.tasks.arguments import to_plain
 from penstock.tasks.blocking.client import TaskClient as BlockingClient
+from penstock.tasks.blocking.handle import BlockingHandle
 from penstock.tasks.call import PreparedCall
-from penstock.tasks.handle import BlockingHandle, Handle
 from penstock.tasks.hooks import Hooks, PushedCall
 from penstock.tasks.options import Kinds, checked, task_name
 from penstock.tasks.running import TaskJob, current
@@ -59,7 +60,7 @@ class App:
 
         await welcome.push(42)
 
-    What is left out comes from the environment or a file, see `settings`.
+    What is left out comes from the environment or a file, see `settings`; but not `hooks` and `context`.
 
     - `url`: the store; without one, that of the variable PENSTOCK_URL. Options of the store may follow by name.
     - `queue`: the queue of tasks that name none.
@@ -83,15 +84,12 @@ class App:
         context: Iterable[ContextVar[Any]] = (),
         **store_options: Any,
     ) -> None:
-        self._given = {"url": url, "queue": queue, "unknown": unknown, "results": results}
+        self._given = {"url": url, "queue": queue, "queues": queues, "unknown": unknown, "results": results}
         for name, value in self._given.items():
             if value is not None:
                 settings.find(name, value)  # which checks it
         self.queue = str(settings.find("queue", queue).value)
-        self.queues = dict(queues or {})
-        for name, count in self.queues.items():
-            if count < 1:
-                raise CallerError(f"queues must have a concurrency of 1 or more for each name, got {name!r}: {count!r}")
+        self.queues: dict[str, int] = settings.find("queues", queues).value or {}
         self.unknown = settings.find("unknown", unknown).value
         self.hooks = Hooks(hooks)
         self.context = {variable.name: variable for variable in context}

@@ -14,7 +14,7 @@ def load_app(name: str) -> App:
     """Return the app that `module:app` names. Modules of the current directory are found, too."""
     if is_store_url(name):
         raise CallerError(f"{RULE}; a function needs a URL and a queue before it. Got only a URL")
-    found = load_object(name, RULE)
+    found = load_object(name, RULE, App)
     if not isinstance(found, App):
         raise CallerError(
             f"{name} must be a penstock.App, got {type(found).__name__}; a function needs a URL and a queue before it, "

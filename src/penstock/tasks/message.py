@@ -72,7 +72,7 @@ class Flow(msgspec.Struct, omit_defaults=True):
     then: list[Frame] = []
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class Message(msgspec.Struct, omit_defaults=True, gc=False):  # JSON has no cycles
     """What is pushed for one call of a task."""
 
     task: str

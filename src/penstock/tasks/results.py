@@ -19,6 +19,13 @@ cancelled, or another worker has ended it) can't overwrite the end.
 | `at`       | unix time of this note; `since`: of the begin of this run                        |
 | `progress` | a share from 0 to 1; `text`: what goes on                                        |
 
+When the run of a call began is a text under `since:ID`, of any task: a worker writes it when the call has run for a
+second, and again while it runs. So short calls cost nothing, and it ends soon after the run.
+
+| key        | what                                                                             |
+|------------|----------------------------------------------------------------------------------|
+| `since`    | unix time of the begin of this run                                               |
+
 A task keeps results if its function is annotated with a return type other than None, or if it has `result_ttl`.
 """
 
@@ -67,7 +74,7 @@ class Status:
 
     state: State
     at: float | None = None  # when it came to its end, or when its progress was noted; unix time
-    since: float | None = None  # when the run that noted its progress began; unix time
+    since: float | None = None  # when the run began, once it has run for two seconds; unix time
     progress: float | None = None
     text: str = ""
     error: str = ""
@@ -83,6 +90,11 @@ def key_of(call_id: str) -> str:
 def progress_key(call_id: str) -> str:
     """Return the key under which the progress of a call is kept."""
     return f"progress:{call_id}"
+
+
+def since_key(call_id: str) -> str:
+    """Return the key under which it is kept since when a call runs."""
+    return f"since:{call_id}"
 
 
 def stop_key(flow_id: str) -> str:
@@ -131,6 +143,11 @@ def progress_text(share: float, text: str, since: float, now: float) -> str:
     return to_json({"at": now, "since": since, "progress": share, "text": str(text)})
 
 
+def since_text(since: float) -> str:
+    """Return what is kept of the begin of a run."""
+    return to_json({"since": since})
+
+
 def is_done(record: str | None) -> bool:
     """Whether what is kept is a result."""
     return record is not None and from_json(record).get("state") == State.DONE
@@ -146,21 +163,30 @@ def plain_of(record: str) -> Any:
     return kept["result"]
 
 
-def status_of(record: str | None, progress: str | None = None, job: JobState | None = None) -> Status:
-    """Return the status by its end, if it has one, else by its progress and the state of the job in its queue."""
+def status_of(
+    record: str | None, progress: str | None = None, job: JobState | None = None, since: str | None = None
+) -> Status:
+    """Return the status by its end, if it has one, else by what its run has noted and the state of its job."""
     if record is not None:
         end = from_json(record)
         return Status(State(end["state"]), end.get("at"), error=end.get("error", ""))
     state = State.UNKNOWN if job is None else OF_JOBS[job]
+    began = from_json(since)["since"] if since is not None and state is State.RUNNING else None
     if progress is None:
-        return Status(state)
+        return Status(state, since=began)
     noted = from_json(progress)
-    return Status(state, noted["at"], noted["since"], noted["progress"], noted["text"])
+    # An earlier run may have noted the progress, or the begin.
+    began = noted["since"] if began is None else max(began, noted["since"])
+    return Status(state, noted["at"], began, noted["progress"], noted["text"])
 
 
-def flow_status(record: str | None, progress: str | None, job: JobState | None, done: int, total: int) -> Status:
+def flow_status(
+    record: str | None, progress: str | None, job: JobState | None, since: str | None, done: int, total: int
+) -> Status:
     """Return the status of a workflow or a part of it; `job` is the state of its first job, if no call is done yet."""
-    found = status_of(record, progress, job)
+    if since is not None and job is None:  # a call within it, whose job has an id that nobody knows
+        job = JobState.RESERVED
+    found = status_of(record, progress, job, since)
     # Between its first job and the first call that is done, nothing else tells that it runs.
     is_running = found.state is State.UNKNOWN and (total or found.progress is not None)
     state = State.RUNNING if is_running else found.state

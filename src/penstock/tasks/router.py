@@ -24,16 +24,18 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadPayload, CallerError, LeaseLost
 from penstock.queues.aio import Job
+from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letter import Failure, described
 from penstock.tasks.arguments import BoundArguments
 from penstock.tasks.continuation import Continuation
 from penstock.tasks.isolation import IsolatedRunner
 from penstock.tasks.message import JOIN_TASK, START_TASK, UNKNOWN_QUEUE, Message, read
-from penstock.tasks.results import done_text, failed_text, key_of, plain_result, stop_key
+from penstock.tasks.results import done_text, failed_text, key_of, plain_result, since_key, since_text, stop_key
 from penstock.tasks.running import TaskJob, current
 from penstock.worker import Fail, Retry, Route
 from penstock.worker.outcomes import DONE, Action, Destination, GivenUp, Outcome, WorkerStopped
 from penstock.worker.reporting import log_event
+from penstock.worker.run import NOTE_S
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_PAUSE_S = 30.0  # between two looks at a job whose task is unknown
 FLOW_KEYS = {"flow", "on_failure"}  # of the body of a job
+SINCE_TTL_S = 3 * NOTE_S  # of the note that a call runs: it is written again meanwhile
 LONG_S = 1.0  # a call that took longer may have been cancelled meanwhile, which is looked for before its result is kept
 AS_THEY_ARE = (Retry, Fail, LeaseLost, WorkerStopped, asyncio.CancelledError)
 
@@ -187,6 +190,11 @@ class Keeper:
         await self._app.client.keep(key, record, self._ttl)
         return DONE
 
+    async def still_runs(self, job: Job, seconds: float) -> None:
+        client = self._app.client
+        if Capability.VALUES in client.results.capabilities:
+            await client.keep(since_key(_call_id(job)), since_text(self._app.now() - seconds), SINCE_TTL_S)
+
     async def failed(self, job: Job, failure: Failure) -> None:
         message = None
         if job.payload.keys() & FLOW_KEYS or self._task.settings.on_failure is not None:
@@ -220,6 +228,7 @@ def _routes_of(task: Task[Any, Any, Any], continuation: Continuation) -> tuple[R
             done=keeper.done if in_workflow or task.keeps_results else None,
             failed=keeper.failed,
             is_cancelled=_is_stopped if in_workflow else None,
+            still_runs=keeper.still_runs,
         )
 
     of_workflows = route(in_workflow=True)

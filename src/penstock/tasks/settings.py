@@ -3,10 +3,12 @@
     setting   argument    variable           in penstock.toml, or in [tool.penstock] of pyproject.toml
     url       url         PENSTOCK_URL       url = "sqlite:///shop.db"
     queue     queue       PENSTOCK_QUEUE     queue = "default"
+    queues    queues      PENSTOCK_QUEUES    queues = {video = 2, mail = 20}; as a variable: video=2,mail=20
     unknown   unknown     PENSTOCK_UNKNOWN   unknown = "wait"
     results   results     PENSTOCK_RESULTS   results = "redis://localhost:6379/1"
 
-The files are those of the current directory; penstock.toml goes before pyproject.toml.
+The files are those of the current directory; penstock.toml goes before pyproject.toml. `hooks` and `context` are
+arguments only: they are objects of the program, which no text can name without importing it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Value(NamedTuple):
     """A setting that is in force, and where it came from."""
 
     name: str
-    value: str | None
+    value: Any  # of the type that `App` takes
     origin: str
 
     @property
@@ -37,6 +39,8 @@ class Value(NamedTuple):
         """The value as it may be shown: without a password."""
         if self.value is None:
             return ""
+        if isinstance(self.value, Mapping):
+            return ",".join(f"{name}={count}" for name, count in self.value.items())
         return without_password(self.value) if is_store_url(self.value) else self.value
 
 
@@ -53,6 +57,19 @@ def _queue(origin: str, value: Any) -> str:
     return value
 
 
+def _queues(origin: str, value: Any) -> dict[str, int]:
+    if isinstance(value, str):
+        pairs = [part.rpartition("=") for part in value.split(",")]
+        value = {name.strip(): int(count) if count.strip().isdecimal() else count for name, _, count in pairs}
+    if not isinstance(value, Mapping):
+        raise CallerError(f"{origin} must be queues and their concurrency, such as video=2,mail=20, got {value!r}")
+    for name, count in value.items():
+        if not isinstance(name, str) or not name or type(count) is not int or count < 1:
+            shown = f"{name!r}: {count!r}"
+            raise CallerError(f"{origin} must have a concurrency of 1 or more for each name, got {shown}")
+    return dict(value)
+
+
 def _unknown(origin: str, value: Any) -> str:
     if value not in UNKNOWN:
         raise CallerError(f'{origin} must be "wait" or "fail", got {value!r}')
@@ -62,13 +79,14 @@ def _unknown(origin: str, value: Any) -> str:
 class TaskSetting(NamedTuple):
     """A row of the table."""
 
-    check: Callable[[str, Any], str]
-    default: str | None = None
+    check: Callable[[str, Any], Any]
+    default: Any = None
 
 
 SETTINGS = {
     "url": TaskSetting(_url),
     "queue": TaskSetting(_queue, "default"),
+    "queues": TaskSetting(_queues),
     "unknown": TaskSetting(_unknown, "wait"),
     "results": TaskSetting(_url),
 }

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, ParamSpec, Prot
 
 from penstock.errors import CallerError
 from penstock.queues.push import plain_seconds, point_ms, seconds
-from penstock.tasks import handle as handles
+from penstock.tasks.aio.handle import Handle
 from penstock.tasks.arguments import Arguments, from_plain
+from penstock.tasks.blocking.handle import BlockingHandle
 from penstock.tasks.call import PreparedCall
 from penstock.tasks.message import Message, WorkflowPart
 from penstock.tasks.options import NO_OPTIONS, PushChoices, PushOptions, TaskOptions, refuse_to_come
@@ -29,6 +30,17 @@ from penstock.tasks.workflow import R_co, Workflow, X, X_contra, failure_node
 if TYPE_CHECKING:
     from penstock.tasks.app import App
 
+# What other libraries call it -> what to write.
+ELSEWHERE = {
+    "apply_async": "options(...).push(...)",
+    "delay": "push(...), or blocking.push(...) without an event loop",
+    "s": "call(...), or step(...) without the first argument",
+    "send": "push(...), or blocking.push(...) without an event loop",
+    "send_with_options": "options(...).push(...)",
+    "si": "call(...)",
+    "signature": "call(...)",
+}
+
 P = ParamSpec("P")
 Q = ParamSpec("Q")  # the parameters behind the first
 R = TypeVar("R")  # what the function returns, once awaited
@@ -37,6 +49,8 @@ D = TypeVar("D")  # what a direct call of it returns
 
 class Call(Workflow[object, R_co]):
     """A call of a task that is not pushed yet: the task, its arguments and its options."""
+
+    __slots__ = ("_args", "_named", "_options", "_plain", "task")
 
     def __init__(
         self, task: Task[Any, R_co, Any], args: tuple[Any, ...], named: dict[str, Any], to: PushOptions
@@ -108,7 +122,7 @@ def _shown(task: str, args: tuple[Any, ...], named: dict[str, Any], show: Callab
 class TakesFirst(Protocol[X_contra, Q, R]):
     """What can be pushed with a first argument: so a type checker knows the type of that, and what comes behind it."""
 
-    async def push(self, first: X_contra, /, *args: Q.args, **named: Q.kwargs) -> handles.Handle[R]: ...
+    async def push(self, first: X_contra, /, *args: Q.args, **named: Q.kwargs) -> Handle[R]: ...
 
 
 class Pusher(Generic[P, R]):
@@ -118,7 +132,7 @@ class Pusher(Generic[P, R]):
         self._task = task
         self._options = options
 
-    async def push(self, *args: P.args, **named: P.kwargs) -> handles.Handle[R]:
+    async def push(self, *args: P.args, **named: P.kwargs) -> Handle[R]:
         """Push a call."""
         task = self._task
         return await task.app.push_prepared(task.prepared(args, named, self._options), task)
@@ -151,7 +165,7 @@ class BlockingPusher(Generic[P, R]):
         self._task = task
         self._options = options
 
-    def push(self, *args: P.args, **named: P.kwargs) -> handles.BlockingHandle[R]:
+    def push(self, *args: P.args, **named: P.kwargs) -> BlockingHandle[R]:
         """Push a call."""
         task = self._task
         return task.app.push_prepared_blocking(task.prepared(args, named, self._options), task)
@@ -185,6 +199,13 @@ class Task(Generic[P, R, D]):
         self.result_ttl = own if own is not None else RESULT_TTL_S if has_result else 0.0
         update_wrapper(self, function)
 
+    if not TYPE_CHECKING:  # or every name would be an attribute for a type checker
+
+        def __getattr__(self, name: str) -> Any:
+            here = ELSEWHERE.get(name)
+            hint = "" if here is None else f": it is {self.__dict__.get('name', 'task')}.{here} here"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
     @property
     def keeps_results(self) -> bool:
         """Whether results of calls are kept."""
@@ -203,7 +224,7 @@ class Task(Generic[P, R, D]):
         """Call the function here and now, without a queue."""
         return self.function(*args, **named)
 
-    async def push(self, *args: P.args, **named: P.kwargs) -> handles.Handle[R]:
+    async def push(self, *args: P.args, **named: P.kwargs) -> Handle[R]:
         """Push a call: a worker will run it. Arguments are checked here."""
         return await self.app.push_prepared(self.prepared(args, named, NO_OPTIONS), self)
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from penstock.codec import to_json
 from penstock.errors import CallerError
 from penstock.job import new_id
+from penstock.tasks.aio.handle import Handle
+from penstock.tasks.blocking.handle import BlockingHandle
 from penstock.tasks.call import PreparedCall
-from penstock.tasks.handle import BlockingHandle, Handle
 from penstock.tasks.message import START_TASK, Flow, Frame, Message, WorkflowPart
 from penstock.tasks.results import FLOW_PREFIX
 
@@ -57,6 +58,8 @@ class FailedCall:
 
 class Workflow(Generic[X_contra, R_co]):
     """A call, a chain or a group that is not pushed yet."""
+
+    __slots__ = ()
 
     @property
     @abstractmethod

@@ -28,7 +28,7 @@ def load(name: str) -> Handler:
     return handler
 
 
-def load_object(name: str, rule: str) -> Any:
+def load_object(name: str, rule: str, kind: type | None = None) -> Any:
     """Return what `module:name` names; `rule` says what it must be, for the error."""
     if not NAME.fullmatch(name):
         raise CallerError(f"{rule}, got {name!r}")
@@ -39,7 +39,7 @@ def load_object(name: str, rule: str) -> Any:
     found = _module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise CallerError(f"the module {module_name} has no {path!r}{_alternatives(found)}")
+            raise CallerError(f"the module {module_name} has no {path!r}{_alternatives(found, kind)}")
         found = getattr(found, part)
     return found
 
@@ -67,10 +67,13 @@ def _blamed(name: str, problem: Exception) -> str:
     return f"the module {name} can't be imported: {described(problem)}{place}"
 
 
-def _alternatives(found: Any) -> str:
+def _alternatives(found: Any, kind: type | None) -> str:
+    """Return the names that could have been meant: objects of a kind, or what can be called."""
     names = sorted(
-        name for name, value in vars(found).items() if callable(value) and not name.startswith("_")
-    ) if hasattr(found, "__dict__") else []  # fmt: skip
+        name
+        for name, value in getattr(found, "__dict__", {}).items()
+        if not name.startswith("_") and (callable(value) if kind is None else isinstance(value, kind))
+    )
     return f"; it has {', '.join(names[:10])}" if names else ""
 
 

@@ -206,7 +206,7 @@ class Reporter:
 
     def _lost(self, entry: InFlightJob) -> None:
         self.summary.lost += 1
-        text = "its lease was lost: another worker runs it, or has ended it"
+        text = "its lease was lost: another worker runs it, or it was ended or cancelled elsewhere"
         log_event("lost", f"{_name(entry)}: {text}", **_facts(entry), error=text)
         if self._on_error is not None:
             self._call(self._on_error, entry.job, LeaseLost(f"job {entry.job.id}: {text}"))

@@ -9,6 +9,7 @@ all jobs of a kind, as it counts those that run.
     `done` raised                                              as if the handler had raised
     it goes to the dead letters  `failed(job, failure)`        it goes there
     its lease is extended        `is_cancelled(job)`           if so, its handler is stopped, and it is acked
+    it has run for a second      `still_runs(job, seconds)`    nothing; asked again while it runs, see `run.NOTE_S`
 
 All are awaited in the event loop, for plain handlers too, while the lease is still extended. They run again if the
 worker crashes before the store has heard of the outcome, and so must bear to be called twice.
@@ -38,6 +39,7 @@ class Route:
         "is_cancelled",
         "limit",
         "running",
+        "still_runs",
         "time_limit",
     )
 
@@ -53,6 +55,7 @@ class Route:
         done: Callable[[Job, Any, float], Awaitable[Outcome]] | None = None,
         failed: Callable[[Job, Failure], Awaitable[None]] | None = None,
         is_cancelled: Callable[[Job], Awaitable[bool]] | None = None,
+        still_runs: Callable[[Job, float], Awaitable[None]] | None = None,
     ) -> None:
         self.handler = handler
         self.is_async = is_async
@@ -63,6 +66,7 @@ class Route:
         self.done = done
         self.failed = failed
         self.is_cancelled = is_cancelled
+        self.still_runs = still_runs
         self.running = 0
 
     @property

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import chain
+from time import perf_counter
 from typing import Any
 
 from penstock import DeadLetter, Exponential
@@ -47,6 +48,8 @@ SAMPLE_S = 60.0  # between two samples of the queues' sizes, for events
 SETTLE_S = 10.0  # that a worker which stops waits for an unreachable store; then jobs come back when leases end
 MEAN_OVER = 16  # jobs over which the mean of the run times goes
 TRIAL_S = 0.1  # a redelivered job that has run for this long has not killed this worker at once
+LONG_S = 1.0  # a handler that has run for this long is told of to its route,
+NOTE_S = 30.0  # and again after each of these
 AFTER_CRASH_S = 10.0  # after the last redelivered job, in which fewer jobs are taken ahead
 
 
@@ -102,7 +105,8 @@ class Run:
             queue.observe_exhausted(reporter.exhausted)
         self._steps: dict[asyncio.Task[None], InFlightJob] = {}  # of jobs whose handlers have ended
         self._ending = 0  # their number
-        self._questions: set[asyncio.Task[None]] = set()  # whether jobs were cancelled
+        self._questions: set[asyncio.Task[None]] = set()  # whether jobs were cancelled, and notes of those that run
+        self._noted: dict[InFlightJob, float] = {}  # when their routes were last told that they still run
         self._last_end = self._loop.time()
         self._is_over = False
         self._quiet = asyncio.Event()
@@ -351,9 +355,12 @@ class Run:
         """Ask whether a job was cancelled, after its lease was extended."""
         route = entry.route
         if route is not None and route.is_cancelled is not None and not entry.is_cancelled:
-            task = self._loop.create_task(self._stop_cancelled(entry, route.is_cancelled))
-            self._questions.add(task)
-            task.add_done_callback(self._questions.discard)
+            self._ask(self._stop_cancelled(entry, route.is_cancelled))
+
+    def _ask(self, question: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(question)
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
 
     async def _stop_cancelled(self, entry: InFlightJob, is_cancelled: Callable[[Job], Awaitable[bool]]) -> None:
         try:
@@ -372,6 +379,27 @@ class Run:
         if entry in self._runner.running and self._runner.lease_lost(entry):
             self._leave_route(entry)
             self._settle(entry, DONE)
+
+    def _note_long_runs(self) -> None:
+        """Tell the routes of jobs that have run for some time. Short ones cost nothing: this looks once in a while."""
+        now = perf_counter()
+        noted: dict[InFlightJob, float] = {}
+        for entry in self._runner.running:
+            route, began = entry.route, entry.began
+            if route is None or route.still_runs is None or began is None or now - began < LONG_S:
+                continue
+            last = self._noted.get(entry)
+            if last is None or now - last >= NOTE_S:
+                self._ask(self._note(entry, route.still_runs(entry.job, now - began)))
+                last = now
+            noted[entry] = last
+        self._noted = noted
+
+    async def _note(self, entry: InFlightJob, note: Awaitable[None]) -> None:
+        try:
+            await note
+        except Exception:  # whatever the store raises: the next look tries again
+            self._noted.pop(entry, None)
 
     async def work(self, stop: asyncio.Event, until_empty: bool) -> None:
         """Take and run jobs until `stop` is set, or with `until_empty` until there are none."""
@@ -434,12 +462,13 @@ class Run:
                 task.result()  # raises what ended it
 
     async def _tick(self) -> None:
-        """Release jobs that wait too long, and log summaries."""
+        """Release jobs that wait too long, note those that run for long, and log summaries."""
         next_summary = self._loop.time() + SUMMARY_S
         while True:
             await asyncio.sleep(WAIT_S_MAX)
             if self.prefetch is None and self.idle_s > WAIT_S_MAX:
                 self._release_waiting()
+            self._note_long_runs()
             if self._loop.time() >= next_summary:
                 next_summary = self._loop.time() + SUMMARY_S
                 self._reporter.log_summary(self._runner.busy)

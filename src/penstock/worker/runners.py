@@ -399,16 +399,20 @@ class RoutedRunner(Runner):
 
     def _ended(self, entry: InFlightJob, problem: BaseException | None) -> None:
         self.running.discard(entry)
-        self._start_waiting()
+        if self._waiting:
+            self._start_waiting()
         self._finished(entry, problem)
 
     def start(self, entry: InFlightJob) -> None:
-        self.running.add(entry)
-        if self._of(entry) is self._tasks:
+        running = self.running
+        running.add(entry)
+        if self._of(entry) is self._threads:
+            self._threads.start(entry)
+        elif not self._waiting and len(running) <= self.concurrency:
+            self._tasks.start(entry)
+        else:
             self._waiting.append(entry)
             self._start_waiting()
-        else:
-            self._threads.start(entry)
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self.running) - len(self._waiting) < self.concurrency:

@@ -254,15 +254,19 @@ class Worker:
             raise
         finally:
             # Also of a run that was cancelled: its jobs must go back.
-            await _to_its_end(self._shut_down(run), self._now.set)
+            await _to_its_end(self._shut_down(run, queues), self._now.set)
             self._reporter.finish()
             self._reporter.log_labelled(
                 "stop", f"Stopped: {self.summary}.", **self.summary.counts(), seconds=round(self.summary.seconds, 3)
             )
 
-    async def _shut_down(self, run: Run) -> None:
+    async def _shut_down(self, run: Run, queues: list[Queue]) -> None:
         await run.shut_down(self._shutdown_timeout, self._now, self._abandon)
         await self._reporter.end_hooks(self._shutdown_timeout, self._now)
+        for queue, name in zip(queues, self._names, strict=True):
+            if isinstance(name, str):  # made for this run: else its store would listen to signals for it to the end
+                with suppress(PenstockError):  # the store is away, and tells nobody anything
+                    await queue.close()
 
     def _queue(self, store: Store, name: str | Queue) -> Queue:
         """Return the queue with the worker's options, or else its own, or else the defaults."""

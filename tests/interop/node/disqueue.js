@@ -1,10 +1,10 @@
-// Drives disqueue-node against a node: `node disqueue.js PORT tour|wait QUEUE`. Prints one JSON object.
+// Drives disqueue-node against a node: `node disqueue.js PORT tour|wait|push QUEUE [BODY]`. Prints one JSON object.
 'use strict'
 
 const { promisify } = require('util')
 const Disqueue = require('disqueue-node')
 
-const [port, scene, queue] = process.argv.slice(2)
+const [port, scene, queue, body] = process.argv.slice(2)
 const client = new Disqueue({ host: '127.0.0.1', port: Number(port) })
 const names = ['addJob', 'getJob', 'ackJob', 'nack', 'working', 'show', 'qlen', 'dequeue', 'enqueue', 'fastAck',
   'delJob', 'hello', 'info', 'qscan']
@@ -37,9 +37,13 @@ async function wait () {
   return { got: await call.getJob({ queue, count: 1 }) }
 }
 
+async function push () {
+  return { id: await call.addJob({ queue, job: body }) }
+}
+
 client.on('error', (error) => { console.error(error); process.exit(1) })
 client.on('ready', () => {
-  const scenes = { tour, wait }
+  const scenes = { tour, wait, push }
   scenes[scene]()
     .then((seen) => { console.log(JSON.stringify(seen)); process.exit(0) })
     .catch((error) => { console.error(error); process.exit(1) })

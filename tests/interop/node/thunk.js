@@ -1,9 +1,9 @@
-// Drives thunk-disque against a node: `node thunk.js PORT tour|wait QUEUE`. Prints one JSON object.
+// Drives thunk-disque against a node: `node thunk.js PORT tour|wait|push QUEUE [BODY]`. Prints one JSON object.
 'use strict'
 
 const disque = require('thunk-disque')
 
-const [port, scene, queue] = process.argv.slice(2)
+const [port, scene, queue, body] = process.argv.slice(2)
 const client = disque.createClient(Number(port), { usePromise: true })
 
 async function tour () {
@@ -34,8 +34,12 @@ async function wait () {
   return { got: await client.getjob('FROM', queue) }
 }
 
+async function push () {
+  return { id: await client.addjob(queue, body, 0) }
+}
+
 client.on('error', (error) => { console.error(error); process.exit(1) })
-const scenes = { tour, wait }
+const scenes = { tour, wait, push }
 scenes[scene]()
   .then((seen) => { console.log(JSON.stringify(seen)); process.exit(0) })
   .catch((error) => { console.error(error); process.exit(1) })

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from penstock import App
 from penstock.cli.config import run
 from penstock.errors import CallerError
+from penstock.tasks.loading import load_app
 from penstock.tasks.settings import SETTINGS, find
 
 PLACES = ["App(...)", "PENSTOCK_QUEUE", "penstock.toml", "pyproject.toml", "default"]
@@ -41,12 +43,40 @@ def test_the_first_place_that_has_a_setting_holds(folder: Path, monkeypatch: pyt
         ("penstock.toml", 'quue = "a"', "penstock.toml has no setting 'quue'; there are url, queue"),
         ("penstock.toml", "queue = 5", "queue in penstock.toml must be the name of a queue, got 5"),
         ("penstock.toml", "queue =", "penstock.toml can't be read"),
+        ("penstock.toml", "queues = [2]", "queues in penstock.toml must be queues and their concurrency"),
+        ("penstock.toml", "queues = {a = true}", "queues in penstock.toml must have a concurrency of 1 or more"),
         ("pyproject.toml", '[tool.penstock]\nunknown = "no"', 'unknown in pyproject.toml must be "wait" or "fail"'),
     ],
 )
 def test_a_mistake_in_a_file_is_named(folder: Path, file: str, text: str, says: str) -> None:
     (folder / file).write_text(text)
     with pytest.raises(CallerError, match=says):
+        App("memory:")
+
+
+@pytest.mark.parametrize("place", ["App(...)", "PENSTOCK_QUEUES", "penstock.toml"])
+def test_the_concurrency_of_queues_comes_from_anywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    given = ""
+    if place == "PENSTOCK_QUEUES":
+        monkeypatch.setenv(place, " video = 2,mail=20")
+    elif place == "penstock.toml":
+        (folder / place).write_text('queues = {video = 2, "mail" = 20}')
+    else:
+        given = "queues={'video': 2, 'mail': 20}"
+    (folder / "queued.py").write_text(f"import penstock\napp = penstock.App('memory:', {given})\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "queued", raising=False)
+    assert load_app("queued:app").queues == {"video": 2, "mail": 20}
+    assert run(["queued:app"]) == 0
+    assert f"queues\tvideo=2,mail=20\t{place}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["video", "video=0", "video=two", "=2", "video=2,", "video=-1"])
+def test_a_variable_with_queues_that_can_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PENSTOCK_QUEUES", text)
+    with pytest.raises(CallerError, match="PENSTOCK_QUEUES must have a concurrency of 1 or more for each name, got '"):
         App("memory:")
 
 
@@ -62,6 +92,7 @@ def test_config_prints_what_holds_without_passwords(
     assert printed.splitlines() == [
         "url\tredis://me:***@host:6379/0\tPENSTOCK_URL",
         "queue\tdefault\tdefault",
+        "queues\t\tdefault",
         "unknown\twait\tdefault",
         "results\tpostgresql://you:***@host/db\tpenstock.toml",
     ]

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import json
 import logging
+import re
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -578,6 +579,18 @@ def test_a_task_that_is_called_is_the_function(app: App) -> None:
     assert double(4) == 8
     assert asyncio.run(soft(4)) == 8
     assert (double.__doc__, double.__name__) == ("Twice.", "double")
+
+
+@pytest.mark.parametrize(
+    ("name", "here"), [("delay", r"work\.push\("), ("s", r"work\.call\("), ("nonsense", "'nonsense'$")]
+)
+def test_what_other_libraries_call_it_is_answered_with_what_it_is_called_here(app: App, name: str, here: str) -> None:
+    @app.task(name="work", queue="q")
+    def work() -> None: ...
+
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'") as refused:
+        getattr(work, name)
+    assert re.search(here, str(refused.value))
 
 
 def test_many_calls_go_to_their_queues_together(app: App) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 import penstock
-from penstock import Job, JobState, Store, Summary, Worker, blocking
+from penstock import Job, JobState, Queue, Store, Summary, Worker, blocking
 from penstock.errors import CallerError
 from penstock.queues.dead_letter import ERROR
 from penstock.worker.outcomes import InFlightJob
@@ -323,3 +323,24 @@ def test_signals_are_refused_outside_of_the_main_thread() -> None:
 
 async def _fail(job: Job) -> None:
     raise AssertionError
+
+
+@virtual
+async def test_a_worker_that_has_ended_hears_no_more_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the queues that it made for itself: a store may outlive any number of workers."""
+    heard: list[str] = []
+    monkeypatch.setattr(Queue, "_heard", lambda self, text: heard.append(self.name))
+
+    async def handler(job: Job) -> None: ...
+
+    async with memory_store() as store:
+        mine = store.queue("mail")
+        for _ in range(3):
+            await mine.push(1)
+            heard.clear()
+            await Worker(store, ["mail", "other"], handler).run(until_empty=True)
+        await asyncio.sleep(0)
+        heard.clear()
+        await mine.push(2)
+        await asyncio.sleep(0)
+        assert heard == []

@@ -55,11 +55,17 @@ class Coalescer(Generic[Item, Result]):
 
     Fifty tasks that push one job each cost one round trip. A call that is alone in its turn is sent by its caller;
     several are sent by a task, so that a caller which is cancelled doesn't end the calls of the others.
+
+    With `in_turn`, what comes while something is under way waits for its end, and is then sent together: the slower the
+    store, the larger the batches.
     """
 
-    def __init__(self, send: Callable[[list[Item]], Awaitable[list[Result]]], batch_max: int) -> None:
+    def __init__(
+        self, send: Callable[[list[Item]], Awaitable[list[Result]]], batch_max: int, *, in_turn: bool = False
+    ) -> None:
         self._send = send
         self._batch_max = batch_max
+        self._in_turn = in_turn
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._is_collecting = False
         self._alone = 0  # calls that their callers send
@@ -68,7 +74,7 @@ class Coalescer(Generic[Item, Result]):
 
     async def add(self, item: Item) -> Result:
         """Return one item's result. A caller that is cancelled before the turn's end takes its item back."""
-        if self._is_collecting:
+        if self._is_collecting or (self._in_turn and (self._under_way or self._alone)):
             future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
             self._waiting.append((item, future))
             return await future
@@ -92,6 +98,7 @@ class Coalescer(Generic[Item, Result]):
             return (await self._send([item]))[0]
         finally:
             self._end_alone()
+            self._start_next()
 
     def _end_alone(self) -> None:
         self._alone -= 1
@@ -103,7 +110,16 @@ class Coalescer(Generic[Item, Result]):
         for begin in range(0, len(waiting), self._batch_max):
             task = asyncio.get_running_loop().create_task(self._deliver(waiting[begin : begin + self._batch_max]))
             self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Send what came while something was under way."""
+        if self._in_turn and self._waiting and not self._under_way and not self._alone:
+            self._start_all()
 
     async def _deliver(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         batch = [(item, future) for item, future in batch if not future.cancelled()]

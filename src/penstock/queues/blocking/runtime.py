@@ -47,7 +47,7 @@ class Once:
 class Coalescer(Generic[Item, Result]):
     """Sends each item at once: there is nothing to wait for."""
 
-    def __init__(self, send: Callable[[list[Item]], list[Result]], batch_max: int) -> None:
+    def __init__(self, send: Callable[[list[Item]], list[Result]], batch_max: int, *, in_turn: bool = False) -> None:
         self._send = send
 
     def add(self, item: Item) -> Result:

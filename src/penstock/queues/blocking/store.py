@@ -45,7 +45,7 @@ class Store:
         self._own_services: dict[str, Services] = {}  # of queues that have their own, by name
         if self._services.stats_are_own and driver.can_count:
             driver.counts_in = self.namespace
-        self._values: Coalescer[NewValue, None] = Coalescer(self._put_values, driver.batch_max)
+        self._values: Coalescer[NewValue, None] = Coalescer(self._put_values, driver.batch_max, in_turn=True)
         self._events: StoreEvents | None = None  # while the store is open, if events are recorded
         self._queues: WeakSet[Queue] = WeakSet()
         self._is_closing = self._is_closed = False

@@ -15,7 +15,7 @@ from penstock.tasks.call import PreparedCall
 from penstock.tasks.results import RESULT_TTL_S, is_done, shape_key, stop_key
 
 STOP_TTL_S = 30 * 24 * 3600.0  # that it is known of a workflow that it was cancelled: longer than most wait for a step
-PAGE = 1000  # jobs in one call, where all must be read
+PAGE = 1000  # jobs in one call
 
 
 class TaskClient:
@@ -51,18 +51,22 @@ class TaskClient:
         return await self.push(one)
 
     async def push_many(self, calls: Sequence[PreparedCall]) -> list[str]:
-        """Push calls, those of one queue together; return the ids of their jobs in order."""
+        """Push calls, those of one queue together, PAGE at a time; return the ids of their jobs in order."""
         await self.store.open()
         by_queue: dict[str, list[int]] = {}
         for at, one in enumerate(calls):
             by_queue.setdefault(one.queue, []).append(at)
         ids = [""] * len(calls)
         for name, places in by_queue.items():
-            batch: list[Any] = [calls[at].message.payload() for at in places]
-            if any(calls[at].options for at in places):
-                batch = [Push(payload, **calls[at].options) for payload, at in zip(batch, places, strict=True)]
-            for at, job_id in zip(places, await self.queue(name).push_many(batch), strict=True):
-                ids[at] = job_id
+            queue = self.queue(name)
+            # The first jobs are run while others are written, and only some are in memory twice.
+            for begin in range(0, len(places), PAGE):
+                some = places[begin : begin + PAGE]
+                batch: list[Any] = [calls[at].message.payload() for at in some]
+                if any(calls[at].options for at in some):
+                    batch = [Push(payload, **calls[at].options) for payload, at in zip(batch, some, strict=True)]
+                for at, job_id in zip(some, await queue.push_many(batch), strict=True):
+                    ids[at] = job_id
         return ids
 
     async def keep(self, key: str, record: str, ttl: float) -> None:

@@ -24,6 +24,7 @@ from penstock.job import JobState, Lease, NewJob, StoredJob
 TRIES = "x-penstock-tries"
 CREATED = "x-penstock-created"  # of a job that moved from another queue: the node knows when it was added to this one
 CLAIM_PREFIX = "__claim__:"  # of the queues in which the store keeps its claims
+VALUE_PREFIX = "__value__:"  # and its values
 NO_NUMBER = "0"
 NOT_LEASED = 1  # a number that no lease has: with it, LEASE returns only jobs that wait
 OK = b"OK"

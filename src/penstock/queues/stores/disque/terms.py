@@ -28,6 +28,8 @@ COPIES_MAX = 2**16 - 1  # the node's limit
 RETRY_S_MAX = 2**32 - 1  # the node's limit
 TIMEOUT_S = 10.0  # long enough for a node to be restarted
 
+ADD_MS = 5000  # for an add to be on enough nodes
+
 OWN_OPTIONS = frozenset({"ttl", "retry", "replicate", "timeout", "ca", "cert", "key", "tls", "translate"})
 
 

@@ -2,7 +2,7 @@
 
     what                        is
     queue NAME                  the queue of that name, in the cluster: each node has a part of it
-    queue __value__:KEY         a text under a key, as one job with a TTL, which is only ever peeked at
+    queue __value__:KEY         a text under a key, as one job with a TTL; see `aio/values.py`
     queue __claim__:NAME:KEY    what a claim holds, as one job; see `aio/claims.py`
     id of a job                 the node's: a job that goes to another queue is another job
     body                        the job's body; with headers or tries, in the frame of `penstock.codec`
@@ -52,7 +52,7 @@ from penstock.client.values import text
 from penstock.codec import MARK, frame
 from penstock.errors import BadUrl, CallerError, ConnectionLost, OutcomeUnknown, PenstockError, ReplyError, Unreachable
 from penstock.job import JobMove, JobState, Lease, Mark, NewJob, Sizes, StoredJob
-from penstock.queues.aio.driver import Driver, Page
+from penstock.queues.aio.driver import Driver, NewValue, Page
 from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.aio.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
@@ -64,11 +64,13 @@ from penstock.queues.stores.disque.aio.marks import Marks
 from penstock.queues.stores.disque.aio.moves import Lacking, Moves
 from penstock.queues.stores.disque.aio.nodes import ALL, Nodes, values
 from penstock.queues.stores.disque.aio.scan import Scan
+from penstock.queues.stores.disque.aio.values import Values
 from penstock.queues.stores.disque.jobs import (
     CLAIM_PREFIX,
     NO_NUMBER,
     NOT_LEASED,
     OK,
+    VALUE_PREFIX,
     LeaseGroup,
     fetched_jobs,
     lease_groups,
@@ -76,17 +78,14 @@ from penstock.queues.stores.disque.jobs import (
     stored_body,
     token,
 )
-from penstock.queues.stores.disque.terms import OWN_OPTIONS, TIMEOUT_S, Terms, defaults, is_plain, read_options
+from penstock.queues.stores.disque.terms import ADD_MS, OWN_OPTIONS, TIMEOUT_S, Terms, defaults, is_plain, read_options
 
 # Connections for calls that wait for a job. With more callers than these, the connections are shared.
 WAITS_MAX = 64
-ADD_MS = 5000  # for an add to be on enough nodes
 POP_MS = 10_000  # of a lease that only lasts until the ack: long enough for a node that is slow to answer
 MOVE_MS = 30_000  # of the lease of a job while it is moved to another queue
 # What a lease must still have before its end for an ack by id: clocks differ in speed, and an ack takes its time.
 MARGIN_MS = 1000
-VALUE_PREFIX = "__value__:"
-VALUES_MAX = 100  # jobs of one key: several only while it is being replaced
 REMOVE_MAX = 1000  # jobs in one pipeline
 # The state of PAUSE -> the state that stops delivery, and the one that resumes it.
 STOPPED = {"none": "out", "in": "all", "out": "out", "all": "all"}
@@ -129,6 +128,7 @@ class DisqueDriver(Driver):
     claims_in_steps: ClassVar[bool] = True
     has_marks: ClassVar[bool] = True
     has_away: ClassVar[bool] = True
+    puts_values_together: bool = True
 
     def __init__(self, address: StoreURL, options: Options, extra: dict[str, Any]) -> None:
         super().__init__(address, options, extra)
@@ -147,6 +147,7 @@ class DisqueDriver(Driver):
         self._moves = Moves(self._link, self._nodes, self._defaults)
         self._claims = DisqueClaims(self._link, self._nodes, self._defaults, self.batch_max)
         self._marks = Marks(self._link, self._nodes, self.batch_max)
+        self._values = Values(self, self._link, self._nodes, self._scan, self._defaults)
 
     def _make_client(self) -> ClusterClient:
         """Return a client, which connects on first use."""
@@ -617,27 +618,16 @@ class DisqueDriver(Driver):
     # Claims, and jobs by their marks
 
     async def put_value(self, key: str, value: str, ttl_ms: int) -> None:
-        queue = VALUE_PREFIX + key
-        before = await self._value_jobs(queue)
-        job = NewJob(None, value.encode(), ttl_s=max(1.0, ttl_ms / 1000))
-        self.prepare(job)
-        await self.push(queue, [job], None)
-        if before:
-            await self.remove(queue, [one.id for one in before])
+        await self._values.put([NewValue(key, value, ttl_ms)])
+
+    async def put_values(self, values: Sequence[NewValue]) -> None:
+        await self._values.put(values)
 
     async def value(self, key: str) -> str | None:
-        found = await self._value_jobs(VALUE_PREFIX + key)
-        return None if not found else (found[-1].body or b"").decode()
+        return await self._values.get(key)
 
     async def remove_value(self, key: str) -> None:
-        queue = VALUE_PREFIX + key
-        found = await self._value_jobs(queue)
-        if found:
-            await self.remove(queue, [one.id for one in found])
-
-    async def _value_jobs(self, queue: str) -> list[StoredJob]:
-        """Return the jobs of a key, the newest last: while one is replaced there are two."""
-        return (await self.peek(queue, JobState.READY, VALUES_MAX)).jobs
+        await self._values.remove(key)
 
     async def claim(self, queue: str, key: str, count: int, lease_ms: int) -> list[StoredJob]:
         return await self._claims.claim(queue, key, count, lease_ms)
