@@ -48,6 +48,7 @@ Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself
 Json = Annotated[bool, typer.Option("--json", help="Print lines of JSON.")]
 EVERY = "60s"
 ROWS_MAX = 1000  # of an answer; --limit changes it
+STORES_SHOWN = 5
 
 
 @app.command()
@@ -433,6 +434,59 @@ def _shown_ms(ms: float) -> str:
         if ms >= size:
             return f"{ms / size:.1f} {unit}"
     return f"{ms:.0f} ms"
+
+
+@app.command()
+def settle(
+    lake: Lake,
+    events: Events,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            envvar="PENSTOCK_URL",
+            help="The jobs' store, by the URL that the programs use which record its events.",
+            show_default=False,
+            show_envvar=True,
+        ),
+    ],
+    quiet: Annotated[
+        str,
+        typer.Option("--quiet-for", metavar="TIME", help="Leave out jobs to which something happened since: 10m, 1d."),
+    ] = "1h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what was found, and record nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Look in the store for jobs that have not ended, and record the ends that no program recorded. Starts no JVM.
+
+    The next `penstock lake build` brings them into the tables. It never guesses: jobs of other stores are left out, and
+    nothing is recorded unless the whole store can be seen.
+    """
+    from penstock.lake.settle import settle as settle_ends
+
+    directory, source = _built(lake), _existing(events)
+    with ProgressCounter("jobs", quiet=json) as read:
+        found = settle_ends(
+            directory, source, store, quiet=_duration("--quiet-for", quiet), dry_run=dry_run, progress=read
+        )
+    if json:
+        kinds = {"present": found.present, "failed": found.failed, "gone": found.gone}
+        print_json({**kinds, "recent": found.recent, "elsewhere": found.elsewhere, "recorded": not dry_run})
+    else:
+        rows = [
+            ("in the store", found.present, "nothing is recorded"),
+            ("dead", found.failed, "failed: among the dead letters"),
+            ("gone", found.gone, "gone: not in the store, and nobody recorded why"),
+            ("left out", found.recent, f"something happened to them within {quiet}"),
+            ("left out", found.elsewhere, "no event of theirs names this store"),
+        ]
+        print_table(("jobs without an end", "jobs", "what it means"), rows)
+    if found.elsewhere and not found.present + found.ends and found.names:
+        names = ", ".join(sorted(found.names)[:STORES_SHOWN])
+        sys.stderr.write(printable(f"No job is of {store}. Events name the stores {names}: use the same URL.\n"))
+    if found.ends and not dry_run and not json:
+        print(f"{found.ends:,} ends are recorded: `penstock lake build` brings them into the tables.")
 
 
 # What is kept, and for how long.

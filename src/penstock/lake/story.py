@@ -61,6 +61,8 @@ class Known:
 def story(job: str, known: Known) -> list[str]:
     """Return the lines that say how the job stands, why, and what happened to it."""
     events = in_order(known.events)
+    if known.in_store is not None:  # whoever did not find it there was wrong
+        events = [event for event in events if event.kind != "gone"]
     if not events:
         return _without_events(job, known)
     lines = [f"Job {job} of {_queue(events)} {_verdict(events, known)}"]
@@ -80,11 +82,15 @@ def in_order(events: Sequence[Happened]) -> list[Happened]:
         rounds.append(number)
         number += event.kind == "moved"
     given_up = {(one, event.attempt) for one, event in zip(rounds, found, strict=True) if event.kind == "failed"}
-    return [
-        event
-        for one, event in zip(rounds, found, strict=True)
-        if event.kind != "acked" or (one, event.attempt) not in given_up
-    ]
+    kept: list[Happened] = []
+    has_ended = False
+    for one, event in zip(rounds, found, strict=True):
+        is_late_word = event.kind == "gone" and has_ended
+        if event.kind in LIFE and LIFE[event.kind].after:
+            has_ended = LIFE[event.kind].after in ENDED
+        if not is_late_word and (event.kind != "acked" or (one, event.attempt) not in given_up):
+            kept.append(event)
+    return kept
 
 
 def _queue(events: Sequence[Happened]) -> str:
@@ -189,11 +195,19 @@ def _removed(events: Sequence[Happened], last: Happened) -> str:
     return f"was removed at {_time(last.at)}{f' by {last.worker}' if last.worker else ''}, before it was done."
 
 
+def _gone(events: Sequence[Happened], last: Happened) -> str:
+    return (
+        f"has ended, and no event says how: {last.node or 'its store'} did not have it any more at {_time(last.at)}. A "
+        f"program that writes no events has ended it since {_time(events[max(0, events.index(last) - 1)].at)}."
+    )
+
+
 _ENDS: dict[str, Callable[[Sequence[Happened], Happened], str]] = {
     "acked": _acked,
     "failed": _given_up,
     "expired": _expired,
     "removed": _removed,
+    "gone": _gone,
 }
 
 
@@ -285,6 +299,7 @@ _SAYS: dict[str, Callable[[Happened], str]] = {
     "failed": lambda one: f"given up{_error(one)}{f', dead letter in {one.to_queue}' if one.to_queue else ''}",
     "expired": lambda one: "expired: its ttl is over",
     "removed": lambda one: f"removed{_by(one)}",
+    "gone": lambda one: f"not in its store any more{_at(one)}",
 }
 
 

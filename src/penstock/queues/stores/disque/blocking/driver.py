@@ -592,6 +592,20 @@ class DisqueDriver(Driver):
                     break
         return min(times, default=None)
 
+    def names_in_events(self) -> frozenset[str]:
+        if not self._nodes.are_ours:
+            raise CallerError(
+                f"{self.address.url} has an original node, which does not show the jobs that workers have"
+            )
+        with self._link.client() as client:
+            views, missing = self._nodes.find(client)
+        if missing:
+            raise ConnectionLost(
+                f"all nodes of {self.address.url} must answer, as each may have jobs that no other has; "
+                f"{', '.join(missing)} did not"
+            )
+        return frozenset({self.place, *views})
+
     def queues(self) -> list[str]:
         names: set[str] = set()
         with self._link.client() as client:
