@@ -14,7 +14,7 @@ import typer
 from penstock.cli.application import EventsDirectory, application
 from penstock.cli.application import run as run_application
 from penstock.cli.output import EventPrinter, ProgressCounter, print_json, print_table
-from penstock.errors import CallerError, MissingExtra, OperatorError, printable
+from penstock.errors import CallerError, MissingExtra, OperatorError, PenstockError, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,7 @@ Settings = Annotated[
 Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself prints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print lines of JSON.")]
 EVERY = "60s"
+CHECK_PAUSE_S = 600.0  # with --follow
 ROWS_MAX = 1000  # of an answer; --limit changes it
 STORES_SHOWN = 5
 
@@ -68,9 +69,10 @@ def build(
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
-    """Read new events into the table of events, each once, and fold them into the other tables.
+    """Read new events into the table of events, each once, fold them into the other tables, and check these.
 
-    Killed at any point, it goes on from its last commit. Two builds at once are safe.
+    Killed at any point, it goes on from its last commit. Two builds at once are safe. A check that fails is printed,
+    and stops nothing.
     """
     if every is not None and not follow:
         raise CallerError("--every needs --follow: leave it out, or add --follow")
@@ -90,8 +92,39 @@ def build(
             if built.events or not follow:
                 hours = "" if folded is None else f"; {len(folded.hours)} hours folded"
                 print(f"{built.events} events in {built.commits} commits, version {built.version}{hours}", flush=True)
+            if fold:
+                _check_after_build(directory, CHECK_PAUSE_S if follow else 0.0)
             if not follow or stop.wait(pause):
                 return
+
+
+def _check_after_build(directory: Path, pause_s: float) -> None:
+    """Check the tables, keep the results, and print what failed. Nothing of it stops a build."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        if not _quality().is_check_due(directory, datetime.now(UTC), timedelta(seconds=pause_s)):
+            return
+        results = _checked(directory)
+    except PenstockError as problem:
+        sys.stderr.write(printable(f"The tables could not be checked: {problem}\n"))
+        return
+    failed = ", ".join(f"{one.name} ({one.found:,})" for one in results if not one.is_ok)
+    said = f"checks failed: {failed}; `penstock lake check` says what is counted" if failed else "all checks passed"
+    print(said, flush=True)
+
+
+def _checked(directory: Path) -> list[Any]:
+    """Check the tables, and keep the results."""
+    from datetime import UTC, datetime
+
+    at = datetime.now(UTC)
+    results: list[Any] = _quality().checks(directory)
+    try:
+        _quality().keep(directory, results, at)
+    except OperatorError as problem:  # who may only read a lake can check it, too
+        sys.stderr.write(f"The results are not kept: {problem}\n")
+    return results
 
 
 @app.command()
@@ -185,14 +218,7 @@ def check(lake: Lake, json: Json = False) -> None:
 
     The results are kept in the table `checks`.
     """
-    from datetime import UTC, datetime
-
-    directory, at = _built(lake), datetime.now(UTC)
-    results = _quality().checks(directory)
-    try:
-        _quality().keep(directory, results, at)
-    except OperatorError as problem:  # who may only read a lake can check it, too
-        sys.stderr.write(f"The results are not kept: {problem}\n")
+    results = _checked(_built(lake))
     for one in results:
         if json:
             print_json({"check": one.name, "ok": one.is_ok, "found": one.found, "meaning": one.meaning})

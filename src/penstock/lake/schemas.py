@@ -184,7 +184,7 @@ WORKER_PARTS = TableSchema(
 
 CHECKS = TableSchema(
     "checks",
-    "one row for each check of each run of `penstock lake check`",
+    "one row for each check of each run: after a build, and by `penstock lake check`",
     "day",
     _columns("""
     at              timestamp  when the run was made
