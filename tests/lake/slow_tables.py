@@ -196,11 +196,15 @@ def all_tables(events: Iterable[Row]) -> dict[str, list[Row]]:
         job, rows, depth = job_tables(life)
         jobs.append(job)
         attempts += rows
+        ended = None  # the delivery that an event has ended last
         for one in life:
+            is_again = one["delivery"] == ended
+            ended = one["delivery"] if one["kind"] in ENDS_ATTEMPT else ended
             if one["queue"]:
                 row = part(one["queue"], one["at"], job["hour"])
-                if one["kind"] in counted:
-                    row[counted[one["kind"]]] += 1
+                column = counted.get(one["kind"])
+                if column and not (column == "retried" and is_again):
+                    row[column] += 1
         for queue, at, change in depth:
             part(queue, at, job["hour"])["depth_change"] += change
         for row in rows:

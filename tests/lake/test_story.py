@@ -161,6 +161,29 @@ STORIES: dict[str, tuple[Known, list[str]]] = {
             "  2026-03-10 12:00:01.000  reserved by w1 at node-1, attempt 1, leased until 2026-03-10 12:01:01Z",
         ],
     ),
+    "ready again, and a node recorded it, too": (
+        Known(
+            now=at(60),
+            events=[
+                ADDED,
+                RESERVED,
+                happened(3, "nacked", 33, attempt=1, worker="w1", error="Timeout: no answer", key=("a", 1, 1)),
+                happened(3, "nacked", 33, attempt=1, worker="w1", key=("node", 1, 1)),
+                happened(33, "queued", attempt=1),
+            ],
+        ),
+        [
+            (
+                "Job j1 of mail waits for a worker since 2026-03-10 12:00:33Z, for 27 s. Attempt 1 failed: "
+                "Timeout: no answer."
+            ),
+            "  2026-03-10 12:00:00.000  added to mail, 10 bytes",
+            "  2026-03-10 12:00:01.000  reserved by w1 at node-1, attempt 1, leased until 2026-03-10 12:01:01Z",
+            "  2026-03-10 12:00:03.000  returned by w1: Timeout: no answer, ready again at 2026-03-10 12:00:33Z",
+            "  2026-03-10 12:00:03.000  returned by w1, ready again at 2026-03-10 12:00:33Z",
+            "  2026-03-10 12:00:33.000  ready",
+        ],
+    ),
     "settled by a look at the store": (
         Known(now=at(60), events=[ADDED, RESERVED, happened(50, "gone", node=STORE)]),
         [

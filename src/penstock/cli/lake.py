@@ -426,9 +426,11 @@ def _show_plan(printer: EventPrinter, plan: Any, promise: str) -> None:
 
     groups, samples = plan.groups(), plan.jobs[:SAMPLES]
     question = plan.question
+    nothing = "" if plan.jobs else f"No job is to be sent: none that the condition chooses {_kind_of(question.replay)}."
     printer.event(
         "plan",
-        f"Plan {plan.name}: {_jobs(len(plan.jobs))}, to {question.to or 'the queues that they came from'}, each "
+        nothing
+        or f"Plan {plan.name}: {_jobs(len(plan.jobs))}, to {question.to or 'the queues that they came from'}, each "
         f"{promise} if this is killed and started again.",
         plan=plan.name,
         jobs=len(plan.jobs),
@@ -449,6 +451,10 @@ def _show_plan(printer: EventPrinter, plan: Any, promise: str) -> None:
         print(f"  Left alone: {plan.open:,} that wait or run.")
     if plan.kept_out:
         print(f"  Left out: {plan.kept_out:,} that ended otherwise; --replay sends those, too.")
+
+
+def _kind_of(replay: bool) -> str:
+    return "has ended" if replay else "is dead"
 
 
 def _workers(number: int) -> str:

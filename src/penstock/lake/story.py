@@ -151,6 +151,7 @@ def _running(events: Sequence[Happened], known: Known) -> str:
 
 def _waiting(events: Sequence[Happened], last: Happened, known: Known) -> str:
     here = known.in_store
+    cause, error = _cause(events, last)
     ready = last.until or last.at
     if here is not None and here.state == "scheduled" and here.ready_at is not None:
         ready = here.ready_at
@@ -158,19 +159,30 @@ def _waiting(events: Sequence[Happened], last: Happened, known: Known) -> str:
     paused = " Its queue is paused: `penstock resume` lets it go on." if here is not None and here.is_paused else ""
     if not is_ready:
         when = f"ready at {_time(ready)}, in {_span(ready, known.now)}."
-        if last.kind == "nacked":
-            return f"waits for its next try: attempt {last.attempt or '?'} {_failed(last.error)}; {when}{paused}"
+        if cause.kind == "nacked":
+            return f"waits for its next try: attempt {cause.attempt or '?'} {_failed(error)}; {when}{paused}"
         return f"waits for its delay: {when}{paused}"
     since = f"since {_time(ready)}, for {_span(known.now, ready)}"
     if paused:
         return f"waits {since}.{paused}"
     before = {
-        "requeued": f" The lease of attempt {last.attempt or '?'} ended without an answer.",
-        "nacked": f" Attempt {last.attempt or '?'} {_failed(last.error)}.",
-        "moved": f" It was moved from {last.queue or 'another queue'}.",
-        "redriven": f" It was redriven from {last.queue or 'the dead letters'}.",
-    }.get(last.kind, "")
+        "requeued": f" The lease of attempt {cause.attempt or '?'} ended without an answer.",
+        "nacked": f" Attempt {cause.attempt or '?'} {_failed(error)}.",
+        "moved": f" It was moved from {cause.queue or 'another queue'}.",
+        "redriven": f" It was redriven from {cause.queue or 'the dead letters'}.",
+    }.get(cause.kind, "")
     return f"waits for a worker {since}.{before}"
+
+
+def _cause(events: Sequence[Happened], last: Happened) -> tuple[Happened, str | None]:
+    """Return the event that made a job wait, and the error that goes with it.
+
+    `queued` only says that a delay is over. A node and the worker both say `nacked`: the worker knows the error.
+    """
+    before = [event for event in events if event.kind in LIFE and LIFE[event.kind].after and event.kind != "queued"]
+    cause = before[-1] if last.kind == "queued" and before else last
+    same = [one.error for one in before if (one.kind, one.attempt) == (cause.kind, cause.attempt) and one.error]
+    return cause, cause.error or (same[-1] if same else None)
 
 
 def _acked(events: Sequence[Happened], last: Happened) -> str:

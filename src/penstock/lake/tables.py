@@ -49,6 +49,7 @@ def in_order(events: DataFrame) -> DataFrame:
     ready      when the job was ready before this event
     waited     1 if it waited before this event, else 0
     waits      1 if it waits after it, else 0
+    is_again   whether another event has ended its delivery before
 
     A node says `acked` of a delivery whose worker gave the job up, since the job leaves its queue. The worker's
     `failed` says why, so that ack is left out. So is a `gone` of a job that had ended before.
@@ -108,6 +109,9 @@ def in_order(events: DataFrame) -> DataFrame:
             "ready": f.last(f.when(kind.isin(*READY), f.greatest("at", "until")), ignorenulls=True).over(before),
             "waits": f.coalesce(f.last(waits, ignorenulls=True).over(so_far), f.lit(0)),
             "waited": f.coalesce(f.last(waits, ignorenulls=True).over(before), f.lit(0)),
+            "is_again": f.coalesce(
+                f.last(f.when(kind.isin(*ENDING), end), ignorenulls=True).over(before) == end, f.lit(False)
+            ),
         }
     ).drop("reserves", "given", "others")
 
@@ -315,6 +319,8 @@ def metric_parts(ordered: DataFrame, deliveries: DataFrame, samples: DataFrame) 
     # Most changes of the depth are in the minute of the event, and need no row of their own.
     is_later = (f.col("waits") == 1) & (f.date_trunc("minute", when) > f.date_trunc("minute", "at"))
     counts = {name: kind.isin(*kinds).cast("int") for name, kinds in _COUNTED.items()}
+    # A node and the worker both say `nacked` of one delivery: the worker has the error.
+    counts["retried"] = f.when(f.col("is_again"), 0).otherwise(counts["retried"])
     counted = rows(ordered, f.col("at"), **counts, depth_change=f.when(~moved & ~is_later, changed))
     depth = rows(ordered.where(~moved & (changed != 0) & is_later), when, depth_change=changed)
     left = rows(ordered.where(moved & (f.col("waited") == 1)), f.col("at"), depth_change=f.lit(-1))

@@ -57,6 +57,7 @@ from penstock.queues.blocking.driver import Driver, Page
 from penstock.queues.blocking.runtime import to_the_end
 from penstock.queues.blocking.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
+from penstock.queues.events import process_name
 from penstock.queues.options import Options, StoreURL
 from penstock.queues.scan import Part, Rows, Wanted
 from penstock.queues.stores.disque.blocking.claims import DisqueClaims
@@ -157,6 +158,8 @@ class DisqueDriver(Driver):
             ca=self._own.get("ca"),
             cert=self._own.get("cert"),
             key=self._own.get("key"),
+            # A node that records events calls this process as those do that the process records by itself.
+            name=None if self.options.events is None else process_name(),
             timeout=self._own.get("timeout", TIMEOUT_S),
             waits_max=WAITS_MAX,
             translate=self._own.get("translate"),
