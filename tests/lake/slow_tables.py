@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 ORDER = ["imported", "added", "redriven", "queued", "reserved", "begun", "extended"]
-ORDER += ["nacked", "requeued", "moved", "failed", "expired", "removed", "acked"]
+ORDER += ["nacked", "requeued", "moved", "failed", "expired", "removed", "acked", "gone"]
 WAITS = {"imported", "added", "redriven", "queued", "nacked", "requeued", "moved"}
-ENDS = {"failed", "expired", "removed", "acked"}
-ENDS_ATTEMPT = ENDS | {"nacked", "requeued", "moved"}
+ENDS = {"failed", "expired", "removed", "acked", "gone"}
+ENDS_ATTEMPT = ENDS - {"gone"} | {"nacked", "requeued", "moved"}
 
 Row = dict[str, Any]
 
@@ -50,7 +50,20 @@ def lives(events: Iterable[Row]) -> dict[str, list[Row]]:
     for job, life in found.items():
         numbered = [{**one, "delivery": number} for one, number in zip(life, deliveries(life), strict=True)]
         given_up = {one["delivery"] for one in numbered if one["kind"] == "failed"}
-        found[job] = [one for one in numbered if one["kind"] != "acked" or one["delivery"] not in given_up]
+        kept = [one for one in numbered if one["kind"] != "acked" or one["delivery"] not in given_up]
+        ended_before = had_ended(numbered)
+        late = [one for one, ended in zip(numbered, ended_before, strict=True) if ended and one["kind"] == "gone"]
+        found[job] = [one for one in kept if one not in late]
+    return found
+
+
+def had_ended(life: list[Row]) -> list[bool]:
+    """Return for each event whether the job had ended before it."""
+    found, ended = [], False
+    for one in life:
+        found.append(ended)
+        if one["kind"] in WAITS | ENDS | {"reserved"}:
+            ended = one["kind"] in ENDS
     return found
 
 
@@ -91,12 +104,13 @@ def job_tables(life: list[Row]) -> tuple[Row, list[Row], list[tuple[str, datetim
                 (rounds, number),
                 {"job": one["job"], "round": rounds, "attempt": number, "queue": None, "ready": None, "started": None}
                 | {"begun": None, "ended": None, "outcome": None, "worker": None, "node": None, "error": None}
-                | {"first_queue": one["queue"]},
+                | {"first_queue": one["queue"], "is_gone": False},
             )
             if kind == "reserved" and row["started"] is None:
                 row.update(started=at, ready=ready, node=one["node"], queue=one["queue"])
             if kind == "begun" and row["begun"] is None:
                 row["begun"] = at
+            row["is_gone"] = row["is_gone"] or kind == "gone"
             if kind in ENDS_ATTEMPT and (row["ended"] is None or (kind == "acked" and row["outcome"] != "acked")):
                 row.update(ended=at, outcome=kind)
             for name in ("worker", "error"):
@@ -127,7 +141,8 @@ def job_tables(life: list[Row]) -> tuple[Row, list[Row], list[tuple[str, datetim
         row["queue"] = row["queue"] or row.pop("first_queue")
         row.pop("first_queue", None)
         row["started"] = row.pop("begun") or row["started"]
-        row["outcome"] = row["outcome"] or ("requeued" if at + 1 < len(rows) else "running")
+        is_gone = row.pop("is_gone")
+        row["outcome"] = row["outcome"] or ("requeued" if at + 1 < len(rows) else "gone" if is_gone else "running")
         row["wait_ms"] = ms(row["ready"], row["started"])
         row["run_ms"] = ms(row["started"], row["ended"])
     runs = [row["run_ms"] for row in rows if row["run_ms"] is not None]
@@ -181,11 +196,15 @@ def all_tables(events: Iterable[Row]) -> dict[str, list[Row]]:
         job, rows, depth = job_tables(life)
         jobs.append(job)
         attempts += rows
+        ended = None  # the delivery that an event has ended last
         for one in life:
+            is_again = one["delivery"] == ended
+            ended = one["delivery"] if one["kind"] in ENDS_ATTEMPT else ended
             if one["queue"]:
                 row = part(one["queue"], one["at"], job["hour"])
-                if one["kind"] in counted:
-                    row[counted[one["kind"]]] += 1
+                column = counted.get(one["kind"])
+                if column and not (column == "retried" and is_again):
+                    row[column] += 1
         for queue, at, change in depth:
             part(queue, at, job["hour"])["depth_change"] += change
         for row in rows:
@@ -230,7 +249,7 @@ def worker_parts(attempts: list[Row]) -> list[Row]:
             if worked == first:
                 found["jobs"] += 1
                 found["acked"] += row["outcome"] == "acked"
-                found["failures"] += row["outcome"] not in ("acked", "running")
+                found["failures"] += row["outcome"] not in ("acked", "gone", "running")
             worked += timedelta(hours=1)
     return list(parts.values())
 

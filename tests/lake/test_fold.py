@@ -151,6 +151,23 @@ def test_any_order_of_writers_epochs_and_builds_gives_the_same_tables(spark: Any
     check_against_slow(lake)
 
 
+def test_a_retry_that_a_node_and_its_worker_recorded_counts_once(
+    spark: Any, events: Path, lake: Path, recorder: Recorder
+) -> None:
+    own = Recorder(events, "worker-1")  # knows the error, which the node doesn't
+    for attempt in (1, 2):
+        recorder.put(Kind.RESERVED, "j1", attempt * 10, attempt=attempt, worker="w1")
+        recorder.put(Kind.NACKED, "j1", attempt * 10 + 1, attempt=attempt, worker="w1")
+        own.put(Kind.NACKED, "j1", attempt * 10 + 1.01, attempt=attempt, worker="w1", error="Boom: x")
+    recorder.close()
+    own.close()
+    build(spark, events, lake)
+    fold(spark, lake)
+    assert sum(row["retried"] for row in rows(lake, METRIC_PARTS)) == 2
+    assert [row["error"] for row in rows(lake, ATTEMPTS)] == ["Boom: x"] * 2
+    check_against_slow(lake)
+
+
 def test_views_answer_questions(spark: Any, events: Path, lake: Path, recorder: Recorder) -> None:
     for number in range(100):
         recorder.life(f"j{number}", number * 0.1, run=1 + number / 100)

@@ -161,6 +161,56 @@ STORIES: dict[str, tuple[Known, list[str]]] = {
             "  2026-03-10 12:00:01.000  reserved by w1 at node-1, attempt 1, leased until 2026-03-10 12:01:01Z",
         ],
     ),
+    "ready again, and a node recorded it, too": (
+        Known(
+            now=at(60),
+            events=[
+                ADDED,
+                RESERVED,
+                happened(3, "nacked", 33, attempt=1, worker="w1", error="Timeout: no answer", key=("a", 1, 1)),
+                happened(3, "nacked", 33, attempt=1, worker="w1", key=("node", 1, 1)),
+                happened(33, "queued", attempt=1),
+            ],
+        ),
+        [
+            (
+                "Job j1 of mail waits for a worker since 2026-03-10 12:00:33Z, for 27 s. Attempt 1 failed: "
+                "Timeout: no answer."
+            ),
+            "  2026-03-10 12:00:00.000  added to mail, 10 bytes",
+            "  2026-03-10 12:00:01.000  reserved by w1 at node-1, attempt 1, leased until 2026-03-10 12:01:01Z",
+            "  2026-03-10 12:00:03.000  returned by w1: Timeout: no answer, ready again at 2026-03-10 12:00:33Z",
+            "  2026-03-10 12:00:03.000  returned by w1, ready again at 2026-03-10 12:00:33Z",
+            "  2026-03-10 12:00:33.000  ready",
+        ],
+    ),
+    "settled by a look at the store": (
+        Known(now=at(60), events=[ADDED, RESERVED, happened(50, "gone", node=STORE)]),
+        [
+            (
+                "Job j1 of mail has ended, and no event says how: redis://localhost did not have it any more at "
+                "2026-03-10 12:00:50Z. A program that writes no events has ended it since 2026-03-10 12:00:01Z."
+            ),
+            "  2026-03-10 12:00:00.000  added to mail, 10 bytes",
+            "  2026-03-10 12:00:01.000  reserved by w1 at node-1, attempt 1, leased until 2026-03-10 12:01:01Z",
+            "  2026-03-10 12:00:50.000  not in its store any more at redis://localhost",
+        ],
+    ),
+    "not found by an earlier look, and there now": (
+        Known(now=at(90), events=[ADDED, happened(50, "gone")], store=STORE, in_store=InStore("mail", "ready")),
+        [
+            "Job j1 of mail waits for a worker since 2026-03-10 12:00:00Z, for 1 min 30 s.",
+            "  2026-03-10 12:00:00.000  added to mail, 10 bytes",
+        ],
+    ),
+    "acked, which an event said after the look": (
+        Known(now=at(90), events=[ADDED, happened(50, "gone"), happened(5, "acked", worker="w1")]),
+        [
+            "Job j1 of mail is done: w1 acknowledged it at 2026-03-10 12:00:05Z.",
+            "  2026-03-10 12:00:00.000  added to mail, 10 bytes",
+            "  2026-03-10 12:00:05.000  acknowledged by w1",
+        ],
+    ),
     "unknown": (
         Known(now=NOON, store=STORE),
         ["Job j1 is unknown: the events and redis://localhost could know it. Check the id."],

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock import blocking
+from penstock.cli.spark import quiet
 from penstock.spark.dead_letters import is_retriable, isolating, split, to_dead_letters, trying
 from penstock.spark.drain import fill, start_drain, wait_for
 from penstock.spark.listener import AckListener, ack_last_batch
@@ -60,6 +61,15 @@ def test_a_read_shows_jobs_of_all_states_and_changes_nothing(spark: Any, url: st
     assert (rows["scheduled"].body, rows["scheduled"].payload) == (b"\xff\x00", None)
     assert rows["ready"].queue == "jobs"
     assert queue.sizes() == before
+
+
+@pytest.mark.parametrize("is_sql", [True, False])
+def test_a_command_prints_no_stack_of_a_wrong_query(
+    spark: Any, capfd: pytest.CaptureFixture[str], is_sql: bool
+) -> None:
+    with quiet(False), pytest.raises(PySparkException):
+        spark.sql("select * from nope") if is_sql else spark.range(1).where("nope > 1").collect()
+    assert "nope" not in capfd.readouterr().err
 
 
 def test_the_driver_has_more_memory_than_spark_sets_by_itself(spark: Any) -> None:

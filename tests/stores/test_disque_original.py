@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import Capability, DeadLetter, JobState, Push
-from penstock.errors import LeaseLost, Unsupported
+from penstock.errors import CallerError, LeaseLost, Unsupported
 from penstock.queues import aio, blocking
 from tests.processes import NodeProcess, meet
 from tests.stores.harness import PATIENCE
@@ -49,6 +49,8 @@ async def test_it_has_neither_tokens_nor_claims(node: OriginalNode) -> None:
         assert {Capability.RESERVE, Capability.EXTEND, Capability.DELAY, Capability.REMOVE} <= store.capabilities
         with pytest.raises(Unsupported, match="claim"):
             await store.queue(next(_names)).claim("key", 1)
+        with pytest.raises(CallerError, match="does not show the jobs that workers have"):
+            await store.names_in_events()
     with blocking.connect(url_of(node)) as store:
         assert Capability.TOKEN not in store.capabilities
 

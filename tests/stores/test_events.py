@@ -12,6 +12,7 @@ from penstock import Capability, DeadLetter
 from penstock.blocking import connect
 from penstock.errors import LeaseLost, OperatorError
 from penstock.events import Segment, gaps, kind_name, list_segments
+from penstock.queues.events import process_name
 from tests.processes import NodeProcess
 from tests.stores.harness import PATIENCE, Differs, Place, needs
 
@@ -37,6 +38,17 @@ def rows(directory: Path) -> list[Row]:
         ):  # fmt: skip
             found.append((at, Row(kind_name(kind), *rest)))
     return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+
+def workers(directory: Path, kind: str) -> set[str | None]:
+    """Return the workers of the events of a kind."""
+    columns = [Segment(file.path).read() for file in list_segments(directory)]
+    return {
+        worker
+        for one in columns
+        for number, worker in zip(one.kind, one.worker, strict=True)
+        if kind_name(number) == kind
+    }
 
 
 def kinds(directory: Path) -> list[tuple[str, int]]:
@@ -182,6 +194,7 @@ def test_where_the_node_records_the_library_adds_what_it_cannot_know(tmp_path: P
         ("nacked", 1, "first"),
         ("failed", 2, "last"),
     ]
+    assert workers(tmp_path / "node", "reserved") == workers(tmp_path / "own", "nacked") == {process_name()}
     of_queue: list[Any] = [(row.kind, row.attempt) for row in rows(tmp_path / "node") if row.queue == "q"]
     assert [row for row in of_queue if row[0] != "extended"] == [
         ("added", 0), ("reserved", 1), ("nacked", 1), ("reserved", 2), ("acked", 2),  # it left, for the dead letters

@@ -14,7 +14,7 @@ import typer
 from penstock.cli.application import EventsDirectory, application
 from penstock.cli.application import run as run_application
 from penstock.cli.output import EventPrinter, ProgressCounter, print_json, print_table
-from penstock.errors import CallerError, MissingExtra, OperatorError, printable
+from penstock.errors import CallerError, MissingExtra, OperatorError, PenstockError, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,9 @@ Settings = Annotated[
 Noise = Annotated[bool, typer.Option("--spark-log", help="Show what Spark itself prints.")]
 Json = Annotated[bool, typer.Option("--json", help="Print lines of JSON.")]
 EVERY = "60s"
+CHECK_PAUSE_S = 600.0  # with --follow
 ROWS_MAX = 1000  # of an answer; --limit changes it
+STORES_SHOWN = 5
 
 
 @app.command()
@@ -67,9 +69,10 @@ def build(
     conf: Settings = None,
     spark_log: Noise = False,
 ) -> None:
-    """Read new events into the table of events, each once, and fold them into the other tables.
+    """Read new events into the table of events, each once, fold them into the other tables, and check these.
 
-    Killed at any point, it goes on from its last commit. Two builds at once are safe.
+    Killed at any point, it goes on from its last commit. Two builds at once are safe. A check that fails is printed,
+    and stops nothing.
     """
     if every is not None and not follow:
         raise CallerError("--every needs --follow: leave it out, or add --follow")
@@ -89,8 +92,39 @@ def build(
             if built.events or not follow:
                 hours = "" if folded is None else f"; {len(folded.hours)} hours folded"
                 print(f"{built.events} events in {built.commits} commits, version {built.version}{hours}", flush=True)
+            if fold:
+                _check_after_build(directory, CHECK_PAUSE_S if follow else 0.0)
             if not follow or stop.wait(pause):
                 return
+
+
+def _check_after_build(directory: Path, pause_s: float) -> None:
+    """Check the tables, keep the results, and print what failed. Nothing of it stops a build."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        if not _quality().is_check_due(directory, datetime.now(UTC), timedelta(seconds=pause_s)):
+            return
+        results = _checked(directory)
+    except PenstockError as problem:
+        sys.stderr.write(printable(f"The tables could not be checked: {problem}\n"))
+        return
+    failed = ", ".join(f"{one.name} ({one.found:,})" for one in results if not one.is_ok)
+    said = f"checks failed: {failed}; `penstock lake check` says what is counted" if failed else "all checks passed"
+    print(said, flush=True)
+
+
+def _checked(directory: Path) -> list[Any]:
+    """Check the tables, and keep the results."""
+    from datetime import UTC, datetime
+
+    at = datetime.now(UTC)
+    results: list[Any] = _quality().checks(directory)
+    try:
+        _quality().keep(directory, results, at)
+    except OperatorError as problem:  # who may only read a lake can check it, too
+        sys.stderr.write(f"The results are not kept: {problem}\n")
+    return results
 
 
 @app.command()
@@ -184,14 +218,7 @@ def check(lake: Lake, json: Json = False) -> None:
 
     The results are kept in the table `checks`.
     """
-    from datetime import UTC, datetime
-
-    directory, at = _built(lake), datetime.now(UTC)
-    results = _quality().checks(directory)
-    try:
-        _quality().keep(directory, results, at)
-    except OperatorError as problem:  # who may only read a lake can check it, too
-        sys.stderr.write(f"The results are not kept: {problem}\n")
+    results = _checked(_built(lake))
     for one in results:
         if json:
             print_json({"check": one.name, "ok": one.is_ok, "found": one.found, "meaning": one.meaning})
@@ -399,9 +426,11 @@ def _show_plan(printer: EventPrinter, plan: Any, promise: str) -> None:
 
     groups, samples = plan.groups(), plan.jobs[:SAMPLES]
     question = plan.question
+    nothing = "" if plan.jobs else f"No job is to be sent: none that the condition chooses {_kind_of(question.replay)}."
     printer.event(
         "plan",
-        f"Plan {plan.name}: {_jobs(len(plan.jobs))}, to {question.to or 'the queues that they came from'}, each "
+        nothing
+        or f"Plan {plan.name}: {_jobs(len(plan.jobs))}, to {question.to or 'the queues that they came from'}, each "
         f"{promise} if this is killed and started again.",
         plan=plan.name,
         jobs=len(plan.jobs),
@@ -424,6 +453,10 @@ def _show_plan(printer: EventPrinter, plan: Any, promise: str) -> None:
         print(f"  Left out: {plan.kept_out:,} that ended otherwise; --replay sends those, too.")
 
 
+def _kind_of(replay: bool) -> str:
+    return "has ended" if replay else "is dead"
+
+
 def _workers(number: int) -> str:
     return f"{number:,} worker{'' if number == 1 else 's'}"
 
@@ -433,6 +466,59 @@ def _shown_ms(ms: float) -> str:
         if ms >= size:
             return f"{ms / size:.1f} {unit}"
     return f"{ms:.0f} ms"
+
+
+@app.command()
+def settle(
+    lake: Lake,
+    events: Events,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            envvar="PENSTOCK_URL",
+            help="The jobs' store, by the URL that the programs use which record its events.",
+            show_default=False,
+            show_envvar=True,
+        ),
+    ],
+    quiet: Annotated[
+        str,
+        typer.Option("--quiet-for", metavar="TIME", help="Leave out jobs to which something happened since: 10m, 1d."),
+    ] = "1h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what was found, and record nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Look in the store for jobs that have not ended, and record the ends that no program recorded. Starts no JVM.
+
+    The next `penstock lake build` brings them into the tables. It never guesses: jobs of other stores are left out, and
+    nothing is recorded unless the whole store can be seen.
+    """
+    from penstock.lake.settle import settle as settle_ends
+
+    directory, source = _built(lake), _existing(events)
+    with ProgressCounter("jobs", quiet=json) as read:
+        found = settle_ends(
+            directory, source, store, quiet=_duration("--quiet-for", quiet), dry_run=dry_run, progress=read
+        )
+    if json:
+        kinds = {"present": found.present, "failed": found.failed, "gone": found.gone}
+        print_json({**kinds, "recent": found.recent, "elsewhere": found.elsewhere, "recorded": not dry_run})
+    else:
+        rows = [
+            ("in the store", found.present, "nothing is recorded"),
+            ("dead", found.failed, "failed: among the dead letters"),
+            ("gone", found.gone, "gone: not in the store, and nobody recorded why"),
+            ("left out", found.recent, f"something happened to them within {quiet}"),
+            ("left out", found.elsewhere, "no event of theirs names this store"),
+        ]
+        print_table(("jobs without an end", "jobs", "what it means"), rows)
+    if found.elsewhere and not found.present + found.ends and found.names:
+        names = ", ".join(sorted(found.names)[:STORES_SHOWN])
+        sys.stderr.write(printable(f"No job is of {store}. Events name the stores {names}: use the same URL.\n"))
+    if found.ends and not dry_run and not json:
+        print(f"{found.ends:,} ends are recorded: `penstock lake build` brings them into the tables.")
 
 
 # What is kept, and for how long.

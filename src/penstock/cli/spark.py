@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -231,6 +232,8 @@ def quiet(loud: bool) -> Iterator[None]:
     if loud:
         yield
         return
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # pyspark's: the stack of a wrong query
+        logging.getLogger(name).disabled = True
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     sys.stderr.flush()

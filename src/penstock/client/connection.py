@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -69,6 +70,7 @@ class Connection:
         *,
         path: str | None = None,
         password: str | bytes | None = None,
+        name: str | None = None,
         tls: bool | ssl.SSLContext = False,
         ca: str | None = None,
         cert: str | None = None,
@@ -78,6 +80,7 @@ class Connection:
     ) -> None:
         self.host, self.port, self.path, self.password = host, port, path, password
         self.timeout = timeout
+        self._name = name
         self._tls: ssl.SSLContext | None = None
         if tls:
             self._tls = tls if isinstance(tls, ssl.SSLContext) else tls_context(ca, cert, key)
@@ -112,6 +115,9 @@ class Connection:
             except ReplyError as error:
                 self.close()
                 raise AuthenticationError(str(error)) from None
+        if self._name is not None:
+            with suppress(ReplyError):  # a node that refuses the name serves as well
+                self.execute("CLIENT", "SETNAME", self._name)
 
     def _open(self) -> socket.socket:
         limit = CONNECT_SECONDS_MAX if self.timeout is None else self.timeout

@@ -15,6 +15,7 @@ class ConnectionSettings:
 
     password: str | bytes | None = None
     tls: ssl.SSLContext | None = None
+    name: str | None = None  # CLIENT SETNAME of each connection
     connect_timeout: float = 5.0
     waits_max: int = 16
     clock: Callable[[], float] = time.monotonic

@@ -77,6 +77,7 @@ class Kind(IntEnum):
     IMPORTED = 12  # it was there when events were turned on, or came from a file
     REMOVED = 13  # deleted by a command, without having been worked on
     BEGUN = 14  # work on a job that was reserved ahead has begun
+    GONE = 15  # its store does not have it any more, and nobody recorded how it ended
     LOST = 20  # `size` events from `seq` on were not written, or were deleted again; `error` says why
     SAMPLE = 21  # `size` jobs are in the queue
 

@@ -8,7 +8,9 @@ Events of one job come from several machines, so their times may be equal, or wr
 put in order by time, then by `RANKS` (the rows from top to bottom), so that every order of arrival gives the same
 tables. An ack is final whatever comes after it; a delivery that is acked after its lease was lost ended with that ack.
 An ack of a delivery that also `failed` is a node's word for the job's leaving its queue for the dead letters: no ack.
-Kinds that are not here are kept in `events`, and change nothing.
+`gone` says that a look at the store did not find the job: an end only for a job that no other event had ended, and no
+end of its last delivery, since nobody knows when that was. Kinds that are not here are kept in `events`, and change
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 WAITING, RUNNING = "waiting", "running"
-ENDED = ("acked", "failed", "expired", "removed")
+ENDED = ("acked", "failed", "expired", "removed", "gone")
 """The outcomes of jobs that have ended, by the event that ended them."""
 
 
@@ -43,6 +45,7 @@ LIFE = {
     "expired": Meaning("expired", ends=True),
     "removed": Meaning("removed", ends=True),
     "acked": Meaning("acked", ends=True),
+    "gone": Meaning("gone"),
 }
 
 RANKS = {kind: rank for rank, kind in enumerate(LIFE)}

@@ -22,6 +22,8 @@ from penstock.lake.table import LakeTable, Snapshot
 LATE_SHARE_MAX = 0.01  # of events: files that were copied or restored, or a writer whose disk is far away
 LEASE_MAX = timedelta(days=30)  # as the queue library has it
 UNKNOWN_SHARE_MAX = 0.01  # of jobs whose creation is unknown: foreign programs use the queues
+CHEAP = timedelta(seconds=5)  # checks that each build makes
+PARTS = 20  # of the time, one for checks
 
 
 class Check(NamedTuple):
@@ -102,15 +104,31 @@ def _last_checks(lake: str | Path) -> tuple[datetime | None, dict[str, int]]:
     return last, {row["name"]: row["found"] for row in rows if row["at"] == last and not row["ok"]}
 
 
+def is_check_due(lake: str | Path, now: datetime, pause: timedelta = timedelta(0)) -> bool:
+    """Whether a build is to check: new events since the last run, and that is long enough ago.
+
+    Runs that take more than CHEAP are made so rarely that they take one part in PARTS of the time.
+    """
+    note = LakeTable(lake, CHECKS).snapshot().note
+    if "at" not in note:
+        return True
+    if note["events_version"] == open_events(lake)[1].version:
+        return False
+    took = timedelta(seconds=note["took_s"])
+    since = now - datetime.fromisoformat(note["at"])
+    return since >= max(pause, took * PARTS if took > CHEAP else timedelta(0)) or since < timedelta(0)
+
+
 def keep(lake: str | Path, results: Sequence[Check], at: datetime) -> None:
-    """Add the results of a run to the table `checks`."""
+    """Add the results of a run, which began at a time, to the table `checks`."""
     _, source = open_events(lake)
     table = LakeTable(lake, CHECKS)
     table.create()
     common = {"at": at, "events_version": source.version, "day": f"{at:%Y-%m-%d}"}
     rows = [{"name": one.name, "ok": one.is_ok, "found": one.found, **common} for one in results]
     added = table.stage(pa.Table.from_pylist(rows, CHECKS.arrow()))
-    table.rewrite(table.snapshot(), added, [], lambda note: {**note, "kind": "check"}, is_change=True)
+    run = {"at": at.isoformat(), "took_s": (datetime.now(UTC) - at).total_seconds(), "events_version": source.version}
+    table.rewrite(table.snapshot(), added, [], lambda note: {**note, "kind": "check", **run}, is_change=True)
 
 
 def _utc(time: datetime) -> datetime:

@@ -33,7 +33,7 @@ from penstock.codec import decode, encode, unframe
 from penstock.errors import BadPayload, CallerError
 from penstock.events.segment import Segment, list_segments
 from penstock.job import JobState
-from penstock.lake.life import ADDING
+from penstock.lake.life import ADDING, ENDED
 from penstock.lake.schemas import EVENTS, JOBS
 from penstock.lake.table import LakeTable, use_utc
 from penstock.queues.blocking import Job, Queue, Store
@@ -130,7 +130,7 @@ def choose(spark: SparkSession, lake: str | Path, question: Question) -> Plan:
     table = LakeTable(lake, JOBS)
     snapshot = table.snapshot()
     chosen = asked(table.dataframe(spark, list(snapshot.files)), question.where)
-    wanted = ["failed", "acked", "expired", "removed"] if question.replay else [DEAD]
+    wanted = list(ENDED) if question.replay else [DEAD]
     counts = {str(row.outcome): int(row["count"]) for row in chosen.groupBy("outcome").count().collect()}
     rows = chosen.where(chosen.outcome.isin(*wanted)).orderBy("created", "job").limit(question.limit)
     columns = ["job", "queue", "outcome", "error"]

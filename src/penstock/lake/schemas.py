@@ -100,7 +100,7 @@ JOBS = TableSchema(
     added        timestamp  when it was added
     first_start  timestamp  when a worker first reserved it
     ended        timestamp  when it ended; null if it has not
-    outcome      string     acked, expired, failed or removed if it has ended; else waiting or running
+    outcome      string     acked, expired, failed, removed or gone if it has ended; else waiting or running
     attempts     int        number of deliveries
     wait_ms      bigint     from added to first_start
     run_ms       bigint     sum over its attempts
@@ -129,7 +129,7 @@ ATTEMPTS = TableSchema(
     ready    timestamp  when the job became ready for it
     started  timestamp  when a worker reserved it
     ended    timestamp  when the attempt ended; null if it has not
-    outcome  string     as the event that ended it (requeued: the lease was lost); running if it has not ended
+    outcome  string     as the event that ended it (requeued: the lease was lost); gone if none tells; else running
     wait_ms  bigint     from ready to started
     run_ms   bigint     from started to ended
     worker   string     worker that had it
@@ -184,7 +184,7 @@ WORKER_PARTS = TableSchema(
 
 CHECKS = TableSchema(
     "checks",
-    "one row for each check of each run of `penstock lake check`",
+    "one row for each check of each run: after a build, and by `penstock lake check`",
     "day",
     _columns("""
     at              timestamp  when the run was made

@@ -61,6 +61,8 @@ class Known:
 def story(job: str, known: Known) -> list[str]:
     """Return the lines that say how the job stands, why, and what happened to it."""
     events = in_order(known.events)
+    if known.in_store is not None:  # whoever did not find it there was wrong
+        events = [event for event in events if event.kind != "gone"]
     if not events:
         return _without_events(job, known)
     lines = [f"Job {job} of {_queue(events)} {_verdict(events, known)}"]
@@ -80,11 +82,15 @@ def in_order(events: Sequence[Happened]) -> list[Happened]:
         rounds.append(number)
         number += event.kind == "moved"
     given_up = {(one, event.attempt) for one, event in zip(rounds, found, strict=True) if event.kind == "failed"}
-    return [
-        event
-        for one, event in zip(rounds, found, strict=True)
-        if event.kind != "acked" or (one, event.attempt) not in given_up
-    ]
+    kept: list[Happened] = []
+    has_ended = False
+    for one, event in zip(rounds, found, strict=True):
+        is_late_word = event.kind == "gone" and has_ended
+        if event.kind in LIFE and LIFE[event.kind].after:
+            has_ended = LIFE[event.kind].after in ENDED
+        if not is_late_word and (event.kind != "acked" or (one, event.attempt) not in given_up):
+            kept.append(event)
+    return kept
 
 
 def _queue(events: Sequence[Happened]) -> str:
@@ -145,6 +151,7 @@ def _running(events: Sequence[Happened], known: Known) -> str:
 
 def _waiting(events: Sequence[Happened], last: Happened, known: Known) -> str:
     here = known.in_store
+    cause, error = _cause(events, last)
     ready = last.until or last.at
     if here is not None and here.state == "scheduled" and here.ready_at is not None:
         ready = here.ready_at
@@ -152,19 +159,30 @@ def _waiting(events: Sequence[Happened], last: Happened, known: Known) -> str:
     paused = " Its queue is paused: `penstock resume` lets it go on." if here is not None and here.is_paused else ""
     if not is_ready:
         when = f"ready at {_time(ready)}, in {_span(ready, known.now)}."
-        if last.kind == "nacked":
-            return f"waits for its next try: attempt {last.attempt or '?'} {_failed(last.error)}; {when}{paused}"
+        if cause.kind == "nacked":
+            return f"waits for its next try: attempt {cause.attempt or '?'} {_failed(error)}; {when}{paused}"
         return f"waits for its delay: {when}{paused}"
     since = f"since {_time(ready)}, for {_span(known.now, ready)}"
     if paused:
         return f"waits {since}.{paused}"
     before = {
-        "requeued": f" The lease of attempt {last.attempt or '?'} ended without an answer.",
-        "nacked": f" Attempt {last.attempt or '?'} {_failed(last.error)}.",
-        "moved": f" It was moved from {last.queue or 'another queue'}.",
-        "redriven": f" It was redriven from {last.queue or 'the dead letters'}.",
-    }.get(last.kind, "")
+        "requeued": f" The lease of attempt {cause.attempt or '?'} ended without an answer.",
+        "nacked": f" Attempt {cause.attempt or '?'} {_failed(error)}.",
+        "moved": f" It was moved from {cause.queue or 'another queue'}.",
+        "redriven": f" It was redriven from {cause.queue or 'the dead letters'}.",
+    }.get(cause.kind, "")
     return f"waits for a worker {since}.{before}"
+
+
+def _cause(events: Sequence[Happened], last: Happened) -> tuple[Happened, str | None]:
+    """Return the event that made a job wait, and the error that goes with it.
+
+    `queued` only says that a delay is over. A node and the worker both say `nacked`: the worker knows the error.
+    """
+    before = [event for event in events if event.kind in LIFE and LIFE[event.kind].after and event.kind != "queued"]
+    cause = before[-1] if last.kind == "queued" and before else last
+    same = [one.error for one in before if (one.kind, one.attempt) == (cause.kind, cause.attempt) and one.error]
+    return cause, cause.error or (same[-1] if same else None)
 
 
 def _acked(events: Sequence[Happened], last: Happened) -> str:
@@ -189,11 +207,19 @@ def _removed(events: Sequence[Happened], last: Happened) -> str:
     return f"was removed at {_time(last.at)}{f' by {last.worker}' if last.worker else ''}, before it was done."
 
 
+def _gone(events: Sequence[Happened], last: Happened) -> str:
+    return (
+        f"has ended, and no event says how: {last.node or 'its store'} did not have it any more at {_time(last.at)}. A "
+        f"program that writes no events has ended it since {_time(events[max(0, events.index(last) - 1)].at)}."
+    )
+
+
 _ENDS: dict[str, Callable[[Sequence[Happened], Happened], str]] = {
     "acked": _acked,
     "failed": _given_up,
     "expired": _expired,
     "removed": _removed,
+    "gone": _gone,
 }
 
 
@@ -285,6 +311,7 @@ _SAYS: dict[str, Callable[[Happened], str]] = {
     "failed": lambda one: f"given up{_error(one)}{f', dead letter in {one.to_queue}' if one.to_queue else ''}",
     "expired": lambda one: "expired: its ttl is over",
     "removed": lambda one: f"removed{_by(one)}",
+    "gone": lambda one: f"not in its store any more{_at(one)}",
 }
 
 

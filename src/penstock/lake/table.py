@@ -240,14 +240,14 @@ class LakeTable:
         names = self.schema.names if columns is None else list(columns)
         if not files:
             return pa.Table.from_batches([], schema).select(names)
-        dataset = pa.dataset.dataset(
-            [str(self.path / file.path) for file in files],
-            schema=schema,
-            format="parquet",
-            partitioning=pa.dataset.partitioning(pa.schema([schema.field(self.schema.partition)]), flavor="hive"),
-            partition_base_dir=str(self.path),
-        )
         try:
+            dataset = pa.dataset.dataset(
+                [str(self.path / file.path) for file in files],
+                schema=schema,
+                format="parquet",
+                partitioning=pa.dataset.partitioning(pa.schema([schema.field(self.schema.partition)]), flavor="hive"),
+                partition_base_dir=str(self.path),
+            )
             return dataset.to_table(columns=names, filter=where)
         except (pa.ArrowException, OSError) as problem:
             raise OperatorError(

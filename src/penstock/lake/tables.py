@@ -49,9 +49,10 @@ def in_order(events: DataFrame) -> DataFrame:
     ready      when the job was ready before this event
     waited     1 if it waited before this event, else 0
     waits      1 if it waits after it, else 0
+    is_again   whether another event has ended its delivery before
 
     A node says `acked` of a delivery whose worker gave the job up, since the job leaves its queue. The worker's
-    `failed` says why, so that ack is left out.
+    `failed` says why, so that ack is left out. So is a `gone` of a job that had ended before.
     """
     rows = events.where(f.col("job").isNotNull()).withColumns(
         {
@@ -94,9 +95,13 @@ def in_order(events: DataFrame) -> DataFrame:
         {
             "created": f.min("created").over(job),
             "given_up": f.collect_set(f.when(kind == "failed", end)).over(job),
+            "had_ended": f.coalesce(f.last(_has_ended(kind), ignorenulls=True).over(before), f.lit(False)),
         }
     )
-    rows = rows.where((kind != "acked") | ~f.array_contains("given_up", end)).drop("given_up")
+    rows = rows.where((kind != "acked") | ~f.array_contains("given_up", end)).where(
+        (kind != "gone") | ~f.col("had_ended")
+    )
+    rows = rows.drop("given_up", "had_ended")
     waits = _lookup({name: int(row.after == WAITING) for name, row in LIFE.items() if row.after}, kind)
     return rows.withColumns(
         {
@@ -104,8 +109,16 @@ def in_order(events: DataFrame) -> DataFrame:
             "ready": f.last(f.when(kind.isin(*READY), f.greatest("at", "until")), ignorenulls=True).over(before),
             "waits": f.coalesce(f.last(waits, ignorenulls=True).over(so_far), f.lit(0)),
             "waited": f.coalesce(f.last(waits, ignorenulls=True).over(before), f.lit(0)),
+            "is_again": f.coalesce(
+                f.last(f.when(kind.isin(*ENDING), end), ignorenulls=True).over(before) == end, f.lit(False)
+            ),
         }
     ).drop("reserves", "given", "others")
+
+
+def _has_ended(kind: Column) -> Column:
+    """Return whether a job has ended with an event; null if that changes nothing."""
+    return _lookup({name: row.after in ENDED for name, row in LIFE.items() if row.after}, kind)
 
 
 def _first(value: str, where: Column, *order: str) -> Column:
@@ -131,10 +144,13 @@ def attempts(ordered: DataFrame) -> DataFrame:
         _last("worker", f.col("worker").isNotNull()).alias("worker"),
         _first("node", reserved).alias("node"),
         _last("error", f.col("error").isNotNull()).alias("error"),
+        f.max(kind == "gone").alias("is_gone"),
     )
     following = Window.partitionBy("job").orderBy("round", "number")
     # A worker that was killed says nothing; the next delivery shows that its lease was lost.
-    inferred = f.when(f.lead("number").over(following).isNotNull(), f.lit("requeued")).otherwise(f.lit(RUNNING))
+    inferred = f.when(f.lead("number").over(following).isNotNull(), f.lit("requeued")).otherwise(
+        f.when(f.col("is_gone"), f.lit("gone")).otherwise(f.lit(RUNNING))
+    )
     rows = rows.withColumns({"outcome": f.coalesce("outcome", inferred), "attempt": f.col("number")})
     rows = rows.withColumns(
         {
@@ -303,6 +319,8 @@ def metric_parts(ordered: DataFrame, deliveries: DataFrame, samples: DataFrame) 
     # Most changes of the depth are in the minute of the event, and need no row of their own.
     is_later = (f.col("waits") == 1) & (f.date_trunc("minute", when) > f.date_trunc("minute", "at"))
     counts = {name: kind.isin(*kinds).cast("int") for name, kinds in _COUNTED.items()}
+    # A node and the worker both say `nacked` of one delivery: the worker has the error.
+    counts["retried"] = f.when(f.col("is_again"), 0).otherwise(counts["retried"])
     counted = rows(ordered, f.col("at"), **counts, depth_change=f.when(~moved & ~is_later, changed))
     depth = rows(ordered.where(~moved & (changed != 0) & is_later), when, depth_change=changed)
     left = rows(ordered.where(moved & (f.col("waited") == 1)), f.col("at"), depth_change=f.lit(-1))
@@ -393,7 +411,9 @@ def worker_parts(deliveries: DataFrame) -> DataFrame:
             f.coalesce(f.sum("busy"), f.lit(0)).alias("busy_ms"),
             f.sum("is_first").alias("jobs"),
             f.sum(f.when(f.col("outcome") == "acked", f.col("is_first")).otherwise(0)).alias("acked"),
-            f.sum(f.when(f.col("outcome").isin("acked", RUNNING), 0).otherwise(f.col("is_first"))).alias("failures"),
+            f.sum(f.when(f.col("outcome").isin("acked", "gone", RUNNING), 0).otherwise(f.col("is_first"))).alias(
+                "failures"
+            ),
         )
         .select(*WORKER_PARTS.names)
     )

@@ -29,6 +29,11 @@ US_PER_MS: Final = 1000
 US_PER_S: Final = 1_000_000
 
 
+def process_name() -> str:
+    """Return what events call this process, as writer and as worker."""
+    return writer_name(f"{socket.gethostname()}-{os.getpid()}")
+
+
 class SharedWriter:
     """The writer of this process in one directory. The last store that leaves closes it."""
 
@@ -36,7 +41,7 @@ class SharedWriter:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.users = 0
-        name = writer_name(f"{socket.gethostname()}-{self.pid}")
+        name = process_name()
         for number in range(WRITERS_MAX):
             try:
                 self.writer = EventWriter(

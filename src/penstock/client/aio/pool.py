@@ -88,7 +88,20 @@ class ConnectionPool:
             raise NotSent(f"Could not connect to {self._address}: {_why(error)}") from error
         if self._settings.password is not None:
             await self._authenticate(connection, self._settings.password, seconds)
+        if self._settings.name is not None:
+            await self._introduce(connection, Request(("CLIENT", "SETNAME", self._settings.name)), seconds)
         return connection
+
+    @staticmethod
+    async def _introduce(connection: PipelinedConnection, request: Request, seconds: float) -> None:
+        """Say the connection's name; a node that refuses it serves as well."""
+        try:
+            await connection.exchange(request, seconds, 0.0)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, ConnectionLost):
+                raise NotSent(str(error)) from error
+            raise
 
     async def _authenticate(self, connection: PipelinedConnection, password: str | bytes, seconds: float) -> None:
         try:

@@ -67,6 +67,7 @@ class ClusterClient:
         ca: str | None = None,
         cert: str | None = None,
         key: str | None = None,
+        name: str | None = None,
         timeout: float = 30.0,
         answer_timeout: float = 10.0,
         connect_timeout: float = 5.0,
@@ -87,6 +88,7 @@ class ClusterClient:
         connections = ConnectionSettings(
             password=parsed.password if password is None else password,
             tls=context,
+            name=name,
             connect_timeout=connect_timeout,
             waits_max=waits_max,
             clock=clock,

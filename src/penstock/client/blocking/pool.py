@@ -52,7 +52,12 @@ class ConnectionPool:
     def __init__(self, address: Address, settings: ConnectionSettings) -> None:
         self._clock = settings.clock
         self._connection = Connection(
-            address.host, address.port, password=settings.password, tls=settings.tls or False, timeout=None
+            address.host,
+            address.port,
+            password=settings.password,
+            name=settings.name,
+            tls=settings.tls or False,
+            timeout=None,
         )
 
     @property

@@ -29,7 +29,7 @@ from penstock.errors import CallerError
 from penstock.job import LIVE, JobMove, JobState, Lease, Mark, NewJob, Sizes, StoredJob
 from penstock.queues.blocking.signal import Signal
 from penstock.queues.blocking.stats import Stats
-from penstock.queues.capabilities import Capability
+from penstock.queues.capabilities import Capability, lacking
 from penstock.queues.options import OPTIONS, POLL_S, Options, StoreURL
 from penstock.queues.scan import NOTHING, Part, Rows, Wanted, bound, columns_of
 
@@ -149,6 +149,13 @@ class Driver:
     def records_events(self) -> bool:
         """Whether the store's server records the events of jobs by itself."""
         return False
+
+    def names_in_events(self) -> frozenset[str]:
+        """Return what events call this store (`node`). Raises if a scan can't show every job that has not ended."""
+        for capability in (Capability.PEEK, Capability.RESERVE):  # else jobs are in the memory of programs, too
+            if capability not in self.capabilities:
+                raise lacking(capability, self.address.url)
+        return frozenset({self.place})
 
     def moves_in_one_step(self, queue: str, to: str, is_changed: bool) -> bool:
         """Whether a move between two queues is atomic; `is_changed` says that the job becomes another one by it."""

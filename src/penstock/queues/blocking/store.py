@@ -253,6 +253,14 @@ class Store:
         """The queue of dead letters."""
         return self.queue((self.options.dead_letter or DeadLetter()).queue)
 
+    def names_in_events(self) -> frozenset[str]:
+        """Return what events call this store, or its nodes (`node`).
+
+        Raises if a scan can't show every job that has not ended: a node can't be reached, or never shows all.
+        """
+        self.check_open()
+        return self._driver.names_in_events()
+
     def exists(self) -> bool:
         """Whether there is something behind the URL: False for an SQLite file or directory that nobody has made yet."""
         self.check_open()

@@ -56,6 +56,7 @@ from penstock.queues.aio.driver import Driver, NewValue, Page
 from penstock.queues.aio.runtime import to_the_end
 from penstock.queues.aio.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
+from penstock.queues.events import process_name
 from penstock.queues.options import Options, StoreURL
 from penstock.queues.scan import Part, Rows, Wanted
 from penstock.queues.stores.disque.aio.claims import DisqueClaims
@@ -157,6 +158,8 @@ class DisqueDriver(Driver):
             ca=self._own.get("ca"),
             cert=self._own.get("cert"),
             key=self._own.get("key"),
+            # A node that records events calls this process as those do that the process records by itself.
+            name=None if self.options.events is None else process_name(),
             timeout=self._own.get("timeout", TIMEOUT_S),
             waits_max=WAITS_MAX,
             translate=self._own.get("translate"),
@@ -597,6 +600,20 @@ class DisqueDriver(Driver):
                 if cursor is None:
                     break
         return min(times, default=None)
+
+    async def names_in_events(self) -> frozenset[str]:
+        if not self._nodes.are_ours:
+            raise CallerError(
+                f"{self.address.url} has an original node, which does not show the jobs that workers have"
+            )
+        with self._link.client() as client:
+            views, missing = await self._nodes.find(client)
+        if missing:
+            raise ConnectionLost(
+                f"all nodes of {self.address.url} must answer, as each may have jobs that no other has; "
+                f"{', '.join(missing)} did not"
+            )
+        return frozenset({self.place, *views})
 
     async def queues(self) -> list[str]:
         names: set[str] = set()

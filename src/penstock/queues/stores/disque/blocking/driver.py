@@ -57,6 +57,7 @@ from penstock.queues.blocking.driver import Driver, NewValue, Page
 from penstock.queues.blocking.runtime import to_the_end
 from penstock.queues.blocking.signal import Signal, SilentSignal
 from penstock.queues.capabilities import Capability
+from penstock.queues.events import process_name
 from penstock.queues.options import Options, StoreURL
 from penstock.queues.scan import Part, Rows, Wanted
 from penstock.queues.stores.disque.blocking.claims import DisqueClaims
@@ -158,6 +159,8 @@ class DisqueDriver(Driver):
             ca=self._own.get("ca"),
             cert=self._own.get("cert"),
             key=self._own.get("key"),
+            # A node that records events calls this process as those do that the process records by itself.
+            name=None if self.options.events is None else process_name(),
             timeout=self._own.get("timeout", TIMEOUT_S),
             waits_max=WAITS_MAX,
             translate=self._own.get("translate"),
@@ -592,6 +595,20 @@ class DisqueDriver(Driver):
                 if cursor is None:
                     break
         return min(times, default=None)
+
+    def names_in_events(self) -> frozenset[str]:
+        if not self._nodes.are_ours:
+            raise CallerError(
+                f"{self.address.url} has an original node, which does not show the jobs that workers have"
+            )
+        with self._link.client() as client:
+            views, missing = self._nodes.find(client)
+        if missing:
+            raise ConnectionLost(
+                f"all nodes of {self.address.url} must answer, as each may have jobs that no other has; "
+                f"{', '.join(missing)} did not"
+            )
+        return frozenset({self.place, *views})
 
     def queues(self) -> list[str]:
         names: set[str] = set()
