@@ -4,9 +4,9 @@
     await worker.run()                     # or worker.main(), in a program of its own
 
 Read in this order: `outcomes` (what becomes of a job), `worker` (the options), `run` (a run), `prefetch` (how jobs are
-taken), `runners` (tasks and threads), `routes` (several kinds of jobs), `settling` (acks, and leases), `reporting`
-(counts, log events, hooks), `logs` (formats of the log). `supervisor` runs several processes for `penstock worker`;
-`handlers` finds functions by name.
+taken), `runners` (tasks and threads), `routes` (several kinds of jobs), `settling` (acks), `lease_extender`,
+`reporting` (counts, log events, hooks), `logs` (formats of the log). `supervisor` runs several processes for
+`penstock worker`; `handlers` finds functions by name.
 """
 
 from penstock.worker.handlers import payload_handler

@@ -67,7 +67,7 @@ class BatchRunner(Runner):
         for entry in batch:
             entry.began = began
             if not entry.job.stored.has_begun:
-                entry.settler.begun_since.append(entry)
+                entry.settler.leases.begun_since.append(entry)
         if self._limit is not None:
             self._timer = self._loop.call_later(self._limit, self._overran, batch, self._limit)
         # A daemon: a function that hangs must not keep the process from ending.

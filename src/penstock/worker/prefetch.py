@@ -147,7 +147,7 @@ class Prefetcher:
 
     def _begin_at_once(self, settler: Settler, count: int) -> int:
         """Return how many of `count` jobs begin at once, and so count a try at the reserve."""
-        if not settler.counts_at_reserve:
+        if not settler.leases.counts_at_reserve:
             return 0
         idle_slots = max(0, self._load.concurrency - self._load.in_flight - self._requested)
         return min(count, idle_slots)

@@ -136,7 +136,7 @@ class Run:
         self.unsettled += len(jobs)
         for job in jobs:
             entry = InFlightJob(job, settler, now)
-            settler.in_flight.add(entry)
+            settler.leases.in_flight.add(entry)
             if self._router is not None:
                 entry.route = self._router.route(job)
             if job.stored.is_back:
@@ -161,9 +161,9 @@ class Run:
                     self._park(entry, route)
                     continue
                 route.running += 1
-            if entry.settler.must_begin_first(entry):
+            if entry.settler.leases.must_begin_first(entry):
                 self._beginning.add(entry)
-                entry.settler.begin(entry)
+                entry.settler.leases.begin(entry)
             else:
                 self._run(entry)
 
@@ -289,7 +289,7 @@ class Run:
         if outcome.action not in (Action.ACK, Action.MOVE):
             queue = entry.settler.queue
             is_dead_letter = queue.name == (queue.dead_letter or DeadLetter()).queue
-            is_last_try = entry.settler.is_last_try(entry)
+            is_last_try = entry.settler.leases.is_last_try(entry)
             final = final_outcome(outcome, is_last_try, is_dead_letter, lambda: self._pause_s(entry))
         if final.action is Action.FAIL and entry.route is not None and entry.route.failed is not None:
             self._end_later(entry, self._after_failed(entry, final, entry.route.failed))
@@ -300,7 +300,7 @@ class Run:
     def _send(self, entry: InFlightJob) -> None:
         assert entry.outcome is not None
         if entry.outcome.action in (Action.LOST, Action.ENDED):
-            entry.settler.in_flight.discard(entry)
+            entry.settler.leases.in_flight.discard(entry)
             self._settled([entry], [True])
         else:
             entry.settler.settle(entry)

@@ -145,7 +145,7 @@ class TaskRunner(Runner):
         problem: BaseException | None = None
         entry.began = began = perf_counter()
         if not entry.job.stored.has_begun:
-            entry.settler.begun_since.append(entry)
+            entry.settler.leases.begun_since.append(entry)
         route = entry.route
         handler, limit_s = (self._handler, self._limit) if route is None else (route.handler, route.time_limit)
         if limit_s is not None:
@@ -286,7 +286,7 @@ class ThreadRunner(Runner):
     def _call(self, entry: InFlightJob) -> BaseException | None:
         entry.began = began = perf_counter()
         if not entry.job.stored.has_begun:
-            entry.settler.begun_since.append(entry)
+            entry.settler.leases.begun_since.append(entry)
         try:
             if self._on_start is not None and (rest := self._on_start(entry.job)) is not None:
                 asyncio.run_coroutine_threadsafe(rest, self._loop).result()

@@ -1,11 +1,8 @@
-"""Sends the outcome of jobs to the store, and extends the leases of those that are still in flight.
+"""Sends the outcome of jobs to the store.
 
 There is one settler for each queue. It makes one call at a time, with everything that was collected during the one
-before: the slower the store, the larger the batches. Since calls follow one another, a lease is never extended, which
-changes its token, while an ack with the old token is on its way.
-
-A try is counted when a handler begins. For jobs that were taken ahead, the next acks or extends report it.
-Where that would be too late (`must_begin_first`), it is reported before the handler begins, in a call of its own.
+before: the slower the store, the larger the batches. Between these calls its lease extender makes its own
+(`lease_extender`).
 
 While the store is unreachable, calls are repeated: the token makes sure that a late ack does no harm. After a bug in
 code, such as a TypeError out of a driver, they are repeated a few times; then the job is left to its lease.
@@ -17,27 +14,20 @@ refused for an old token is asked again with the new one, if the job is still un
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from penstock import Capability
-from penstock.errors import CallerError, LeaseLost
+from penstock.errors import LeaseLost
 from penstock.queues.aio import Queue
 from penstock.queues.dead_letter import described
+from penstock.worker.lease_extender import CHECKS, LeaseExtender, is_permanent
 from penstock.worker.outcomes import Action, InFlightJob, Outcome
 from penstock.worker.reporting import Outage, log_event
 
-LEASE_CHECKS = 6  # leases are checked this often in their time,
-EXTEND_AFTER = 1 / 3  # and extended once this share of it has passed: two attempts may fail
-# An outage ends, a bug doesn't. But clients of servers raise these, too, when a connection breaks.
-BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-ATTEMPTS_MAX = 3
 RENEWALS_MAX = 5  # of tokens, for one call: leases are extended far less often than calls are made
 
 
 class Settler:
-    """Acks, nacks and extends the jobs of one queue."""
+    """Acks, nacks, fails and moves the jobs of one queue."""
 
     def __init__(
         self,
@@ -53,26 +43,21 @@ class Settler:
         self.queue = queue
         self.lease = lease
         self._claim = claim  # the key under which another process holds the jobs, and extends their leases
-        self.in_flight: set[InFlightJob] = set()  # waiting or running: their leases are extended
+        self._wake = asyncio.Event()
+        self.leases = LeaseExtender(
+            queue,
+            lease,
+            self._wake.set,
+            on_lost,
+            on_begun,
+            on_kept,
+            is_claim=claim is not None,
+            counts_late=counts_late,
+        )
         self._on_settled = on_settled  # called with True, with False if the lease was gone, with None if it is unknown
         self._on_lost = on_lost
-        self._on_kept = on_kept  # called after the lease of a job was extended
-        self._on_begun = on_begun  # called when the store knows of a job that it must know of first
-        self._beginning: list[InFlightJob] = []  # jobs that it must know of first
-        # Jobs whose handlers have begun and that the store doesn't know of yet. Runners add to it, in any thread.
-        self.begun_since: deque[InFlightJob] = deque()
         self._waiting: list[InFlightJob] = []
-        self._wake = asyncio.Event()
-        self._is_check_due = False
-        self._can_extend = claim is None and Capability.EXTEND in queue.store.capabilities
-        # Whether the reserve counts a try for jobs for which there are free slots. It must not where such a job may
-        # have to wait all the same.
-        self.counts_at_reserve = not (self._can_extend and counts_late)
-        self._timer: asyncio.TimerHandle | None = None
-        what = f"jobs of {queue.name!r} in {queue.store.url}"
-        self._starting = Outage(f"Starting {what}", lease / LEASE_CHECKS)
-        self._ending = Outage(f"Settling {what}", lease / LEASE_CHECKS)
-        self._keeping = Outage(f"Extending the leases of {what}")
+        self._ending = Outage(f"Settling jobs of {queue.name!r} in {queue.store.url}", lease / CHECKS)
         self._calls = {
             Action.ACK: self._ack,
             Action.NACK: self._nack,
@@ -83,119 +68,24 @@ class Settler:
 
     def settle(self, entry: InFlightJob) -> None:
         """Send the outcome of a job to the store soon."""
-        self.in_flight.discard(entry)
+        self.leases.in_flight.discard(entry)
         self._waiting.append(entry)
-        self._wake.set()
-
-    def must_begin_first(self, entry: InFlightJob) -> bool:
-        """Whether the store must know that a job begins before its handler is called.
-
-        This holds for a job that is redelivered from a worker that crashed: if the job is the cause, each crash must
-        count as a try. It also holds for a job on its last try, which must not run more often than allowed.
-        """
-        job = entry.job
-        return not job.has_begun and self._can_extend and (job.stored.is_back or self.is_last_try(entry))
-
-    def is_last_try(self, entry: InFlightJob) -> bool:
-        """Whether a job goes to the dead letters if this delivery fails."""
-        tries = entry.job.tries
-        return self.queue.is_last_try(tries) if entry.route is None else entry.route.limit.is_last(tries)
-
-    def begin(self, entry: InFlightJob) -> None:
-        """Report to the store that a job begins; then `on_begun` is called, or `on_lost`."""
-        self._beginning.append(entry)
         self._wake.set()
 
     async def run(self) -> None:
         """Settle jobs and extend leases, until cancelled."""
-        self._check_later()
+        self.leases.start()
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                if self._is_check_due:
-                    self._is_check_due = False
-                    await self._extend()
+                await self.leases.extend_due(self._waiting)
                 if self._waiting:
                     await self._settle_all()
-                if self._beginning:  # last: finished jobs are settled before one begins that may kill this process
-                    await self._begin()
+                # Last: finished jobs are settled before one begins that may kill this process.
+                await self.leases.report_beginning()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def _check_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self.lease / LEASE_CHECKS, self._check_leases)
-
-    def _check_leases(self) -> None:
-        self._is_check_due = self._can_extend
-        self._wake.set()
-        self._check_later()
-
-    async def _begin(self) -> None:
-        batch, self._beginning = self._beginning, []
-        now = asyncio.get_running_loop().time()
-        jobs = [entry.job for entry in batch]
-        try:
-            kept = await self.queue.extend_many(jobs, self.lease, begun=jobs)
-        except Exception as problem:  # whatever a store's driver raises: they wait, or lose their leases
-            waiting = [entry for entry in batch if not entry.is_lost]
-            for entry in waiting:
-                entry.attempts += 1
-                if _is_permanent(entry, problem):
-                    self._on_begun(entry)  # a bug must not keep it from running
-            self._beginning += [entry for entry in waiting if not _is_permanent(entry, problem)]
-            await self._starting.wait_out(problem)
-            self._wake.set()
-            return
-        self._starting.recovered()
-        for entry, is_kept in zip(batch, kept, strict=True):
-            entry.attempts = 0
-            entry.leased_at = now
-            if entry.outcome is not None:
-                continue
-            if is_kept:
-                self._on_begun(entry)
-            else:
-                self._on_lost(entry)
-
-    def _take_begun(self) -> list[InFlightJob]:
-        """Take the jobs whose handlers have begun, and not ended yet, for the next call to the store."""
-        begun = []
-        with suppress(IndexError):
-            while True:
-                entry = self.begun_since.popleft()
-                if entry.outcome is None and not entry.job.has_begun and not entry.job.ended:
-                    begun.append(entry)
-        return begun
-
-    async def _extend(self) -> None:
-        now = asyncio.get_running_loop().time()
-        # Also of finished jobs that could not be settled: the store may refuse the one call and not the other.
-        candidates = [*self.in_flight, *self._waiting]
-        due = [entry for entry in candidates if now - entry.leased_at >= self.lease * EXTEND_AFTER]
-        begun = self._take_begun()
-        due += set(begun).difference(due)
-        if not due:
-            return
-        try:
-            jobs = [entry.job for entry in due]
-            kept = await self.queue.extend_many(
-                jobs, self.lease, [entry.job for entry in due if entry.began is not None]
-            )
-        except Exception as problem:  # whatever a store's driver raises, jobs in hand go on
-            self.begun_since.extend(begun)
-            self._keeping.failed(problem)  # the next check tries again
-            return
-        self._keeping.recovered()
-        for entry, is_kept in zip(due, kept, strict=True):
-            if is_kept:
-                entry.leased_at = now
-                if entry.outcome is None:
-                    self._on_kept(entry)
-            elif entry.outcome is None:
-                self._on_lost(entry)
-            # One that has finished meanwhile is reported by its own call.
+            self.leases.stop()
 
     async def _settle_all(self) -> None:
         batch, self._waiting = self._waiting, []
@@ -216,8 +106,8 @@ class Settler:
         except Exception as problem:  # whatever a store's driver raises
             for entry in group:
                 entry.attempts += 1
-            self._give_up([entry for entry in group if _is_permanent(entry, problem)], problem)
-            again = [entry for entry in group if not _is_permanent(entry, problem)]
+            self._give_up([entry for entry in group if is_permanent(entry, problem)], problem)
+            again = [entry for entry in group if not is_permanent(entry, problem)]
             if again:
                 self._waiting += again
                 await self._ending.wait_out(problem)
@@ -241,10 +131,10 @@ class Settler:
     async def _renew_tokens(self, claim: str, group: Sequence[InFlightJob]) -> set[str]:
         """Let all jobs have the tokens that their leases have now; return the ids of those under the claim."""
         tokens = {job.id: job.stored.token for job in await self.queue.claim(claim, 0, lease=self.lease)}
-        for entry in (*group, *self._waiting, *self.in_flight):
+        for entry in (*group, *self._waiting, *self.leases.in_flight):
             if entry.job.id in tokens:
                 entry.job.stored.token = tokens[entry.job.id]
-        for entry in [entry for entry in self.in_flight if entry.job.id not in tokens]:
+        for entry in [entry for entry in self.leases.in_flight if entry.job.id not in tokens]:
             self._on_lost(entry)
         return set(tokens)
 
@@ -261,11 +151,11 @@ class Settler:
             self._on_settled(group, [False] * len(group))
 
     async def _ack(self, group: list[InFlightJob]) -> Sequence[bool | None]:
-        begun = self._take_begun()
+        begun = self.leases.take_begun()
         try:
             return await self.queue.ack_many([entry.job for entry in group], [entry.job for entry in begun])
         except BaseException:
-            self.begun_since.extend(begun)
+            self.leases.begun_since.extend(begun)
             raise
 
     async def _nack(self, group: list[InFlightJob]) -> Sequence[bool | None]:
@@ -295,10 +185,6 @@ class Settler:
 def _outcome(entry: InFlightJob) -> Outcome:
     assert entry.outcome is not None
     return entry.outcome
-
-
-def _is_permanent(entry: InFlightJob, problem: Exception) -> bool:
-    return isinstance(problem, CallerError) or (isinstance(problem, BUGS) and entry.attempts >= ATTEMPTS_MAX)
 
 
 def _confirmed(entry: InFlightJob, answer: bool | None) -> bool | None:
