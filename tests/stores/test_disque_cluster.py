@@ -138,6 +138,7 @@ async def test_a_value_is_the_newest_one_that_any_node_has(nodes: list[NodeProce
         await asyncio.gather(*(store.put_value(key, f"{key} {turn}", ttl=60) for key in keys))
         for reader in stores:
             assert [await reader.value(key) for key in keys] == [f"{key} {turn}" for key in keys]
+    assert [sum(node.call("QLEN", f"__value__:{key}") for node in nodes) for key in keys] == [1] * 20
     # While a text is replaced there are two, which may be on two nodes.
     created: dict[tuple[int, bytes], str] = {}  # times are in milliseconds: of one the id decides
     for node, text in zip(nodes, ("first", "second", "third"), strict=True):

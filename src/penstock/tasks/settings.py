@@ -58,14 +58,15 @@ def _queue(origin: str, value: Any) -> str:
 
 
 def _queues(origin: str, value: Any) -> dict[str, int]:
-    if isinstance(value, str):
-        pairs = [part.rpartition("=") for part in value.split(",")]
+    text = value if isinstance(value, str) else None
+    if text is not None:
+        pairs = [part.rpartition("=") for part in text.split(",")]
         value = {name.strip(): int(count) if count.strip().isdecimal() else count for name, _, count in pairs}
     if not isinstance(value, Mapping):
         raise CallerError(f"{origin} must be queues and their concurrency, such as video=2,mail=20, got {value!r}")
     for name, count in value.items():
         if not isinstance(name, str) or not name or type(count) is not int or count < 1:
-            shown = f"{name!r}: {count!r}"
+            shown = f"{name!r}: {count!r}" if text is None else f"{text!r}; write video=2,mail=20"
             raise CallerError(f"{origin} must have a concurrency of 1 or more for each name, got {shown}")
     return dict(value)
 

@@ -10,6 +10,7 @@ age, and jobs on different nodes are compared as `peek` does it, which also find
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.client.blocking import ClusterClient
@@ -50,7 +51,8 @@ class Values:
             before = self._find(client, list(jobs))
             for some in _batches(jobs):
                 self._add(client, some)
-            self._end(client, [job for found in before for job in found])
+            with suppress(ConnectionLost):  # the new text is there, and the old one ends with its time
+                self._end(client, [job for found in before for job in found])
 
     def get(self, key: str) -> str | None:
         with self._link.client() as client:
