@@ -211,6 +211,16 @@ STORIES: dict[str, tuple[Known, list[str]]] = {
             "  2026-03-10 12:00:05.000  acknowledged by w1",
         ],
     ),
+    "ended by a foreign peer, in a store with history": (
+        Known(now=at(60), events=[ADDED], store=STORE, in_store=InStore("mail", "done")),
+        [
+            (
+                "Job j1 of mail has ended, and no event says how: redis://localhost keeps it as one that has ended. "
+                "A program that writes no events has ended it since 2026-03-10 12:00:00Z."
+            ),
+            "  2026-03-10 12:00:00.000  added to mail, 10 bytes",
+        ],
+    ),
     "unknown": (
         Known(now=NOON, store=STORE),
         ["Job j1 is unknown: the events and redis://localhost could know it. Check the id."],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock.events import Kind
 from penstock.lake.why import collect
 from tests.lake.conftest import Recorder
 from tests.processes import NodeProcess
+from tests.servers import MongoServer
 
 
 def why(*words: str) -> tuple[int, str]:
@@ -88,6 +90,18 @@ def test_a_store_finds_a_dead_letter_that_got_another_id(shared_node: NodeProces
     code, said = why(job.id, "--store", url)
     assert code == 0
     assert said.startswith(f"Job {job.id} of __deadletter__ is dead: Boom: x; `penstock redrive` sends it back;")
+
+
+def test_a_store_with_history_has_jobs_that_have_ended(mongo_server: MongoServer) -> None:
+    url = mongo_server.url("mongodb+ps", f"why{os.getpid()}")
+    with blocking.connect(url) as store:
+        store.queue("mail").push({"to": "ann"})
+        job = store.queue("mail").reserve(timeout=5)
+        assert job is not None
+        job.ack()
+    code, said = why(job.id, "--store", url)
+    text = "has ended, and its store keeps it for a while; without events its past is not known."
+    assert (code, said) == (0, f"Job {job.id} of mail {text}\n")
 
 
 def test_a_store_that_lost_the_job_contradicts_the_events(tmp_path: Path, events: Path, recorder: Recorder) -> None:

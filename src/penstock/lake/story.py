@@ -61,7 +61,7 @@ class Known:
 def story(job: str, known: Known) -> list[str]:
     """Return the lines that say how the job stands, why, and what happened to it."""
     events = in_order(known.events)
-    if known.in_store is not None:  # whoever did not find it there was wrong
+    if known.in_store is not None and known.in_store.state != "done":  # whoever did not find it there was wrong
         events = [event for event in events if event.kind != "gone"]
     if not events:
         return _without_events(job, known)
@@ -122,6 +122,11 @@ def _verdict(events: Sequence[Happened], known: Known) -> str:
             f"events has ended it since {_time(events[-1].at)}."
         )
     here = known.in_store
+    if here is not None and here.state == "done":
+        return (
+            f"has ended, and no event says how: {known.store} keeps it as one that has ended. A program that writes no "
+            f"events has ended it since {_time(events[-1].at)}."
+        )
     if here is not None and here.state == "dead":
         return f"is dead: {_because(here.error)}its dead letter is in {here.queue}. `penstock redrive` sends it back."
     if after == RUNNING:

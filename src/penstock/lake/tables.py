@@ -74,6 +74,7 @@ def in_order(events: DataFrame) -> DataFrame:
             # A redriven job begins with that event; a moved one ends with it in its old queue.
             "round": begun + f.when(kind == "redriven", 1).otherwise(0),
             "reserves": f.sum((kind == "reserved").cast("int")).over(so_far),
+            "had_ended": f.coalesce(f.last(_has_ended(kind), ignorenulls=True).over(before), f.lit(False)),
         }
     )
     given = f.last(f.when(f.col("attempt") > 0, f.struct("round", "attempt")), ignorenulls=True).over(so_far)
@@ -95,7 +96,6 @@ def in_order(events: DataFrame) -> DataFrame:
         {
             "created": f.min("created").over(job),
             "given_up": f.collect_set(f.when(kind == "failed", end)).over(job),
-            "had_ended": f.coalesce(f.last(_has_ended(kind), ignorenulls=True).over(before), f.lit(False)),
         }
     )
     rows = rows.where((kind != "acked") | ~f.array_contains("given_up", end)).where(

@@ -18,6 +18,7 @@ from penstock.lake.coverage import Coverage
 from penstock.lake.segments import SLICE_EVENTS_MAX, Slice, plan, segment_files
 from penstock.lake.story import Happened, InStore, Known
 from penstock.queues.blocking import Store, connect
+from penstock.queues.capabilities import Capability
 from penstock.queues.dead_letter import ERROR, JOB
 from penstock.queues.push import check_text
 from penstock.queues.scan import Rows, Same, Wanted
@@ -154,10 +155,8 @@ def _from_store(url: str, job: str) -> tuple[str, InStore | None, str]:
 
 def _look(store: Store, job: str) -> InStore | None:
     dead = store.dead_letters().name
-    names = list(dict.fromkeys([*store.queues(with_jobs=True), dead]))
-    wanted = Wanted(states=frozenset(JobState) - {JobState.AWAY}, ids=(job,), columns=_LOOKED_AT)
-    if "history" not in store.capabilities:
-        wanted = wanted._replace(states=Wanted().states)
+    names = list(dict.fromkeys([*store.queues(), dead]))
+    wanted = Wanted(ids=(job,), columns=_LOOKED_AT)
     for rows in _pages(store, names, wanted):
         if (at := _row_of(rows, job)) is not None:
             return _shown(store, rows, at, dead)
@@ -168,6 +167,10 @@ def _look(store: Store, job: str) -> InStore | None:
             of_one = headers.value if isinstance(headers, Same) else headers[at] if headers else None
             if isinstance(of_one, dict) and of_one.get(JOB) == job:
                 return _shown(store, rows, at, dead)
+    if Capability.HISTORY in store.capabilities:  # which no scan shows
+        for name in names:
+            if any(one.id == job for one in store.queue(name).jobs(state=JobState.DONE)):
+                return InStore(name, "done")
     return None
 
 
