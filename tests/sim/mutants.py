@@ -51,7 +51,7 @@ def search(mutant: Mutant, seeds: Sequence[int]) -> tuple[int, str] | None:
         source = plant(mutant, Path(directory))
         left = list(seeds)
         while left:
-            failure = _first_failure(source, left, mutant.plan, mutant.movers)
+            failure = _first_failure(source, left, mutant.plan, mutant.movers, mutant.retry_s)
             if failure is None:
                 return None
             seed, violation = failure
@@ -67,18 +67,20 @@ def promise_of(violation: str) -> str:
 
 
 @cache
-def holds_unplanted(seed: int, plan: str, movers: int = 0) -> bool:
+def holds_unplanted(seed: int, plan: str, movers: int = 0, retry_s: int = 0) -> bool:
     """Whether a run without a defect holds: a run that fails with one has run the planted code then."""
     with tempfile.TemporaryDirectory() as directory:
-        return _first_failure(plant(None, Path(directory)), [seed], plan, movers) is None
+        return _first_failure(plant(None, Path(directory)), [seed], plan, movers, retry_s) is None
 
 
-def _first_failure(source: Path, seeds: Sequence[int], plan: str, movers: int) -> tuple[int, str] | None:
+def _first_failure(source: Path, seeds: Sequence[int], plan: str, movers: int, retry_s: int) -> tuple[int, str] | None:
     command = [sys.executable, "-m", "penstock.sim", "--stop", "--json", "--jobs", "1"]
     if plan:
         command += ["--plan", plan]
     if movers:
         command += ["--movers", str(movers)]
+    if retry_s:
+        command += ["--retry", str(retry_s)]
     done = subprocess.run(
         [*command, "--seeds", ",".join(f"{seed}-{seed}" for seed in seeds)],
         cwd=source.parent,

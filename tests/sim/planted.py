@@ -16,12 +16,17 @@ class Mutant(NamedTuple):
     promise: str  # what that run sees broken
     plan: str = ""  # the faults that show it, where those that are drawn rarely do
     movers: int = 0  # clients that move jobs: a run has none unless it is asked for
+    retry_s: int = 0  # of all jobs; 0: drawn for each
 
 
 # One node after the other is short of memory, or drains and is killed meanwhile; all messages come twice.
 NO_ROOM = ",".join(f"memory@{20 + 20 * number}+18:{number % 3}" for number in range(12))
 DRAINS = ",".join(f"drain-restart@{20 + 12 * number}+8:{number % 3}" for number in range(20))
 DUPLICATES = "duplicate@15+245=90"
+# One node after the other dies for longer than the node timeout.
+DEATHS = ",".join(f"kill@{20 + 45 * number}+20:{number % 3}" for number in range(6))
+WIPES = DEATHS.replace("kill", "wipe")
+STOPS = ",".join(f"stop@{20 + 30 * number}+20:{number % 3}" for number in range(8))
 
 
 MUTANTS = (
@@ -116,7 +121,7 @@ MUTANTS = (
     Mutant(
         "WORKING ignored",
         "core/requeueing.py",
-        "            _put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)\n",
+        "            put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)\n",
         "            pass\n",
         1,
         "P3",
@@ -499,5 +504,65 @@ MUTANTS = (
         "        pass\n",
         1,
         "figures",
+    ),
+    Mutant(
+        "a plain delivery isn't told",
+        "core/telling.py",
+        "        if job.holders is not alone:\n",
+        "        if job.holders is None:\n",
+        2,
+        "P3",
+        DEATHS,
+        retry_s=60,
+    ),
+    Mutant(
+        "what is out with a client of a node that failed is taken over, too",
+        "core/takeover.py",
+        "not job.flags & (OUT | OUT_THERE | TAKING):\n",
+        "not job.flags & (OUT | TAKING):\n",
+        2,
+        "P3",
+        DEATHS,
+        retry_s=60,
+    ),
+    Mutant(
+        "nothing is taken over",
+        "core/gossip.py",
+        "    takeover.failed(node, peer)\n",
+        "",
+        1,
+        "takeover",
+        DEATHS,
+        retry_s=60,
+    ),
+    Mutant(
+        "a job that is taken over never comes",
+        "core/takeover.py",
+        "        job.requeue_at = due\n",
+        "        job.requeue_at = due + (1 << 40)\n",
+        2,
+        "P6",
+        WIPES,
+        retry_s=60,
+    ),
+    Mutant(
+        "a node and the one that took its jobs over both keep them",
+        "core/requeueing.py",
+        "    if job.state == QUEUED and not gives_way(job.id, node.cluster.my_id, peer.id):\n",
+        "    if job.state == QUEUED and gives_way(job.id, node.cluster.my_id, peer.id):\n",
+        2,
+        "P3",
+        STOPS,
+        retry_s=60,
+    ),
+    Mutant(
+        "a node that stood still delivers nothing any more",
+        "core/takeover.py",
+        "    node.holds_until_ms = 0\n",
+        "",
+        1,
+        "P10",
+        STOPS,
+        retry_s=60,
     ),
 )

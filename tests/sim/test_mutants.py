@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_a_planted_defect_breaks_a_promise(mutant: Mutant) -> None:
     found = search(mutant, range(mutant.seed, mutant.seed + 1 + NEIGHBOURS))
     assert found is not None, f"{mutant.promise} holds with it"
-    assert holds_unplanted(found[0], mutant.plan, mutant.movers)
+    assert holds_unplanted(found[0], mutant.plan, mutant.movers, mutant.retry_s)
 
 
 def test_an_exception_of_the_planted_code_is_no_discovery() -> None:

@@ -12,10 +12,11 @@ A story is a text of blocks. A block is what is done, one line each, then `----`
     deafen A2              replies to it no longer leave the node, as to a client whose link is broken
     close A2               the node hears that it is gone
     stop A / go A          A stands still: what is sent to it comes when it goes on
+    freeze A / thaw A      A's process stands still, as with SIGSTOP: its clock, too, for itself
     rewrite A              A rewrites its journal
     shut A / open A        others can't open links to A; `open` lets them
     crash A / start A      A's process is gone, memory and all; it comes back with its disk
-    gossip                 from here on PINGs and PONGs are shown, too
+    gossip                 from here on PINGs and PONGs are shown, too, and what HAVEJOB says of a new link
 
 Ids of nodes are shown as their letters, those of jobs as J1, J2 and so on. `QUEUED J1=2/1` tells its nacks and
 deliveries.
@@ -52,6 +53,9 @@ class Port:
 
     def _opened(self, peer: Peer) -> None:
         server = self.stage.servers.get(self.name)
+        if self.name in self.stage.frozen:
+            self.stage.after(LATENCY_S, self._opened, peer)
+            return
         if server is None or peer.link == 0:
             return
         if self.stage.can_reach(self.name, _name(peer.ip)) and _name(peer.ip) not in self.stage.shut:
@@ -86,6 +90,7 @@ class Stage:
         self.latencies_s: dict[tuple[str, str], float] = {}  # of slow links: from, to
         self.stopped: set[str] = set()
         self.shut: set[str] = set()
+        self.frozen: set[str] = set()
         self.originals: set[str] = set()
         self.jobs: dict[bytes, str] = {}
         self.lines: list[str] = []
@@ -108,7 +113,7 @@ class Stage:
         receiver = _name(peer.ip)
         if not self.can_reach(sender, receiver):
             return
-        if receiver in self.stopped:
+        if receiver in self.stopped | self.frozen:
             self.after(LATENCY_S, self.deliver, sender, peer, data)
             return
         if sender in self.originals:
@@ -125,7 +130,9 @@ class Stage:
             return
         if sender in self.originals:
             data = data[:102] + bytes(34) + data[136:]
-        if peer.link == LINKED:
+        if receiver in self.frozen:
+            self.after(LATENCY_S, self._answered, sender, receiver, peer, data)
+        elif peer.link == LINKED:
             self.servers[receiver].broker.receive(LinkInfo(peer, _ip(sender), _ip(receiver), lambda _: None), [data])
 
     # Words.
@@ -134,12 +141,14 @@ class Stage:
         message = bus.decode(data)
         assert message is not None, data
         name = bus.TYPE_NAMES[message.type]
-        if name in GOSSIP and not self.shows_gossip:
+        if (name in GOSSIP or message.flags & _about_link(message)) and not self.shows_gossip:
             return
         self.lines.append(f"{sender} -> {receiver}  {' '.join([name, *self._words(message)])}")
 
     def _words(self, message: bus.BusMessage) -> list[str]:
         flags = [word for bit, word in FLAG_WORDS if message.flags & bit and message.type not in bus.NAME_TYPES]
+        if message.type in (bus.MANY, bus.QUEUED) and "returned" in flags:
+            flags[flags.index("returned")] = "taken"
         if message.type not in bus.NAME_TYPES and (tries := bus.tries_of(message.flags)) > 0:
             flags.append(f"tries {tries}")
         if message.type in bus.GOSSIP_TYPES:
@@ -153,6 +162,9 @@ class Stage:
             waiting = message.flags >> bus.WAITERS_SHIFT
             is_poll = not waiting and message.flags >> bus.WAIT_SHIFT
             return [queue.decode(), str(value)] + ([f"waiting={waiting}"] if waiting else ["once"] * bool(is_poll))
+        if message.flags & _about_link(message):
+            words = {bus.ASKS: "asks", bus.FROM_HERE: "from-here", bus.ALL_TOLD: "all-told"}
+            return [word for flag, word in words.items() if message.flags & flag]
         kind, nodes, refs = bus.references(message)
         words = [bus.TYPE_NAMES[kind]] if message.type == bus.MANY else []
         words += [self._job(job_id) + _value(value) for job_id, value in refs]
@@ -252,6 +264,13 @@ class Stage:
     def _do_go(self, name: str) -> None:
         self.stopped.remove(name)
 
+    def _do_freeze(self, name: str) -> None:
+        self.frozen.add(name)
+
+    def _do_thaw(self, name: str) -> None:
+        self.frozen.remove(name)
+        self.servers[name].now_s = self.now_s
+
     def _do_shut(self, name: str) -> None:
         self.shut.add(name)
 
@@ -284,7 +303,7 @@ class Stage:
         while self.now_s < until - 1e-9:
             step = min(until, (int(self.now_s / CRON_S + 1e-6) + 1) * CRON_S)
             self._run_until(step)
-            for server in self.servers.values():
+            for server in self._running():
                 server.broker.cron()
             self._run_until(step)
 
@@ -293,7 +312,7 @@ class Stage:
         self._settle()
         while True:
             due = [self._events[0][0]] if self._events else []
-            for server in self.servers.values():
+            for server in self._running():
                 next_ms = server.broker.node.timers.next_ms()
                 if next_ms is not None:
                     due.append(max(self.now_s, next_ms / 1000))
@@ -303,7 +322,7 @@ class Stage:
             while self._events and self._events[0][0] <= self.now_s + 1e-9:
                 _, _, do, args = heappop(self._events)
                 do(*args)
-            for server in self.servers.values():
+            for server in self._running():
                 next_ms = server.broker.node.timers.next_ms()
                 if next_ms is not None and next_ms <= int(self.now_s * 1000):
                     server.broker.tick()
@@ -314,11 +333,16 @@ class Stage:
 
     def _set_clock(self, now_s: float) -> None:
         self.now_s = now_s
-        for server in self.servers.values():
+        for server in self._running():
             server.now_s = now_s
+
+    def _running(self) -> list[LocalServer]:
+        return [server for name, server in self.servers.items() if name not in self.frozen]
 
     def _settle(self) -> None:
         for name, server in self.servers.items():
+            if name in self.frozen:
+                continue
             server.turn()
             for seat_name, client in self.clients.items():
                 if seat_name[0] == name:
@@ -340,7 +364,14 @@ class Stage:
         return lines
 
 
+def _about_link(message: bus.BusMessage) -> int:
+    """Return the flags with which a message tells of a link, and of no job."""
+    return bus.ASKS | bus.FROM_HERE | bus.ALL_TOLD if message.type == bus.HAVEJOB else 0
+
+
 def _value(value: int) -> str:
+    if value == bus.NOT_HERE:
+        return "=not-here"
     if value & bus.HAS_COUNTERS:
         return f"={value >> bus.NACKS_SHIFT & bus.NACKS_MASK}/{value & bus.DELIVERIES_MASK}"
     return f"={value}" if value else ""

@@ -234,6 +234,7 @@ class Broker:
         reply: bytes | None
         at, end, owed_bytes = 0, len(requests), 0
         began = clock()
+        self._move_clock(int(began * 1000))
         while at < end:
             args = requests[at]
             at += 1
@@ -496,9 +497,16 @@ class Broker:
 
     def set_clock(self) -> None:
         """Set the node's clocks."""
-        now = self.clock()
-        self.node.now_ms = int(now * 1000)
-        self.node.wall_offset_ms = int(self.wall() * 1000) - self.node.now_ms
+        now_ms = int(self.clock() * 1000)
+        self._move_clock(now_ms)
+        self.node.wall_offset_ms = int(self.wall() * 1000) - now_ms
+
+    def _move_clock(self, now_ms: int) -> None:
+        node = self.node
+        has_stood = now_ms - node.now_ms > node.node_timeout_ms  # crons come ten times a second
+        node.now_ms = now_ms
+        if has_stood:
+            inputs.hold(node)
 
     def tick(self) -> bool:
         """Handle timers that are due. True if more are due: the shell calls again after serving clients."""

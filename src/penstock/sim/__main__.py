@@ -50,6 +50,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed")
     parser.add_argument("--plan", help="faults in place of those drawn from each seed")
     parser.add_argument("--movers", type=int, default=0, help="number of clients that move jobs from queue to queue")
+    parser.add_argument("--retry", type=int, default=0, metavar="S", help="retry time of all jobs; default: drawn")
     parser.add_argument("--trace", action="store_true", help="with --replay: print what happens")
     parser.add_argument("--shrink", action="store_true", help="with --replay: look for the fewest faults that fail")
     parser.add_argument("--no-shrink", action="store_true", help="don't shrink the first failure of a batch")
@@ -104,27 +105,27 @@ class Progress:
         sys.stderr.flush()
 
 
-def _show_shrunk(result: Result, movers: int) -> None:
+def _show_shrunk(result: Result, movers: int, retry_s: int) -> None:
     promise = result.violations[0].promise
-    plan = shrink_seed(result.seed, result.plan, promise, movers)
+    plan = shrink_seed(result.seed, result.plan, promise, movers, retry_s)
     _say(f"{promise} still breaks with {len(plan)} of its {len(result.plan)} faults:")
-    _say(f"  {replay_command(result.seed, plan, movers)}")
+    _say(f"  {replay_command(result.seed, plan, movers, retry_s)}")
 
 
 def _replay(args: argparse.Namespace) -> int:
-    result = simulate(args.replay, _plan(args.plan), args.trace, movers=args.movers)
+    result = simulate(args.replay, _plan(args.plan), args.trace, movers=args.movers, retry_s=args.retry)
     for line in result.trace:
         _say(line)
     _say(json.dumps(run_facts(result), indent=1) if args.json else run_text(result))
     if args.shrink and result.violations:
-        _show_shrunk(result, args.movers)
+        _show_shrunk(result, args.movers, args.retry)
     return bool(result.violations)
 
 
 def _batch(args: argparse.Namespace) -> int:
     seeds = _seeds(args.seeds)
     began = time.monotonic()
-    results = run_all(seeds, args.jobs, args.stop, _plan(args.plan), args.movers)
+    results = run_all(seeds, args.jobs, args.stop, _plan(args.plan), args.movers, args.retry)
     totals: Totals = add_up(results, Progress(len(seeds)), args.stop)
     seconds = time.monotonic() - began
     if args.json:
@@ -132,13 +133,13 @@ def _batch(args: argparse.Namespace) -> int:
         return not totals.is_good
     _say(totals_text(totals, seconds))
     for result in totals.failures[:FAILURES_SHOWN]:
-        _say(failure_text(result, args.movers))
+        _say(failure_text(result, args.movers, args.retry))
     if totals.failed > FAILURES_SHOWN:
         more = " ".join(str(result.seed) for result in totals.failures[FAILURES_SHOWN:])
         _say(f"more seeds that fail: {more}")
     if totals.failures and not args.no_shrink:
         _say(f"shrinking seed {totals.failures[0].seed} ...")
-        _show_shrunk(totals.failures[0], args.movers)
+        _show_shrunk(totals.failures[0], args.movers, args.retry)
     return not totals.is_good
 
 

@@ -48,10 +48,15 @@ class Totals(NamedTuple):
 
 
 def run_all(
-    seeds: Sequence[int], jobs: int, is_brief: bool = False, plan: Plan | None = None, movers: int = 0
+    seeds: Sequence[int],
+    jobs: int,
+    is_brief: bool = False,
+    plan: Plan | None = None,
+    movers: int = 0,
+    retry_s: int = 0,
 ) -> Iterator[Result]:
     """Run seeds in `jobs` processes, with the faults drawn from each or with those given; results come when ready."""
-    run = partial(simulate, plan=plan, is_brief=is_brief, movers=movers)
+    run = partial(simulate, plan=plan, is_brief=is_brief, movers=movers, retry_s=retry_s)
     if jobs <= 1 or len(seeds) == 1:
         yield from map(run, seeds)
         return

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 UNEXPLAINED = "unexplained"
 UNDER_WAY_US = 100 * MS  # an ack may be on its way to the other holders for this time
+TELL_US = 300 * MS  # what was delivered is told to the other holders after 100 ms, in a turn of its own
 TAIL_US = 2 * SECOND  # after a fault, beside two node timeouts: links are opened again, and what was put off comes
 
 
@@ -27,7 +28,26 @@ def duplicate_cause(world: World, job: JobFacts, delivery: Delivery) -> str:
     if job.has_twin or job.was_late:
         return "queued twice, since a nack came after its retry time"
     fault = world.faults.between(job.sent_us - _tail_us(world, job), now_us, ("network", "crash", "clock"))
+    if fault and _was_known_to_be_out(world, job):
+        return f"{UNEXPLAINED} delivery of a job that was out with a client of a node that failed"
     return f"fault: {fault}" if fault else f"{UNEXPLAINED} duplicate"
+
+
+def _was_known_to_be_out(world: World, job: JobFacts) -> bool:
+    """Whether nothing else has happened since the add than that the node that delivered the job died, a while later."""
+    last = job.deliveries[-1]
+    if len(job.deliveries) > 1 or world.machines[last.machine].is_up:
+        return False
+    since_us = job.sent_us - TAIL_US - 2 * world.setup.node_timeout_ms * MS
+    told_us = last.at_us + TELL_US + world.setup.turn_us
+    for span in world.faults.spans:
+        if span.ended_us and span.ended_us < since_us:
+            continue
+        if span.fault.kind != "kill" or span.fault.who[0] % len(world.machines) != last.machine:
+            return False
+        if span.begun_us < told_us:
+            return False
+    return True
 
 
 def _tail_us(world: World, job: JobFacts) -> int:

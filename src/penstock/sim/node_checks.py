@@ -7,6 +7,7 @@ collecting  no node is told to delete an acked job (DELJOB) while it has the job
 adding      an add isn't refused for too few nodes while enough of them work
 counters    those of a node and of a job never go backwards while a process lives
 memory      the accounted memory matches the objects that exist
+takeover    what waited on a node that has failed is queued by another one soon
 figures     the counts of copies that other nodes have match the copies
 whole       in the end every node knows all others, and none is marked as failing
 """
@@ -16,11 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.core.federation import EXCHANGE_BYTES
-from penstock.broker.core.jobs import ACKED, ACTIVE, GIVEN, JOB_BYTES, OUT, QUEUED, WAIT_REPL, Job
+from penstock.broker.core.jobs import ACKED, ACTIVE, GIVEN, JOB_BYTES, OUT, OUT_THERE, QUEUED, WAIT_REPL, Job
 from penstock.broker.core.membership import FAIL, HANDSHAKE, LEAVING, LINKED, PFAIL
 from penstock.broker.core.owners import recounted
 from penstock.broker.core.queues import QUEUE_BYTES
 from penstock.broker.core.registry import ENTRY_BYTES
+from penstock.broker.core.takeover import RANK_MS
 from penstock.broker.core.tokens import claims_bytes
 from penstock.broker.core.waiters import waits_bytes
 from penstock.sim.coverage import job_ids, type_of
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 WATCHED: Final = frozenset((bus.GOTJOB, bus.DELJOB))
 REMOVED: Final = b"DELJOB\r\n$40\r\n"
+TAKEN_US: Final = (2000 + 2 * RANK_MS) * MS  # three holders, one after the other
 PATIENT_MS: Final = 2000  # an add that waits this long has tried all nodes
 
 
@@ -46,6 +49,7 @@ class NodeChecks:
         self._history = history
         self._counters: dict[int, tuple[int, ...]] = {}  # of each machine, with its life
         self.confirmed: dict[bytes, set[int]] = {}  # by job: the machines that said that they have a copy
+        self._left: dict[tuple[int, int, bytes], int] = {}  # machine, life, job: since when it is left to a failed one
         self._contests: dict[tuple[bytes, bytes, bytes], bool] = {}  # job, who heard, of whom: whether it gave way
 
     # Messages that promise something.
@@ -186,6 +190,30 @@ class NodeChecks:
             self._world.fail("P6", f"a counter of n{machine.index} went backwards: {before} {now}")
         self._counters[machine.index] = now
         self._check_copies(machine)
+        self._check_takeover(machine)
+
+    def _check_takeover(self, machine: Machine) -> None:
+        """Of a node that has long failed no copies are left that are known to wait there, where all else is sound."""
+        world, node = self._world, machine.node
+        left: dict[tuple[int, int, bytes], int] = {}
+        for peer in node.cluster.others:
+            if not peer.flags & FAIL or not peer.places_known or machine.is_stopped or node.cluster.leaving:
+                continue
+            sound = world.faults.untouched(world.timeline.now_us - TAKEN_US - world.setup.node_timeout_ms * MS)
+            gone = [index for index in range(len(world.machines)) if index not in sound]
+            if len(gone) != 1 or world.machines[gone[0]].node_id != peer.id:
+                continue
+            for job in node.jobs:
+                if job.state != ACTIVE or job.holders.owner != peer.id or job.flags & OUT_THERE:
+                    continue
+                if not job.rules.retry_s or job.rules.delay_s or machine.has_paused(job.queue):
+                    continue
+                key = (machine.index, machine.life, job.id)
+                left[key] = since_us = self._left.get(key, world.timeline.now_us)
+                if world.timeline.now_us - since_us > TAKEN_US + world.setup.node_timeout_ms * MS:
+                    world.fail("takeover", f"n{machine.index} leaves {job.id!r} to {peer.ip}, which has failed")
+        mine = (machine.index, machine.life)
+        self._left = {key: since for key, since in self._left.items() if key[:2] != mine} | left
 
     def check_job_counters(self, machine: Machine, job_id: bytes, before: int, after: int) -> None:
         """Compare the counters of a job with those of a second ago; an ack may stand alone in the place of its job."""

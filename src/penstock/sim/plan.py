@@ -43,11 +43,12 @@ class Setup(NamedTuple):
     is_formed: bool  # the nodes know each other from the start
     producers: int
     consumers: int
+    retry_s: int = 0  # of all jobs; 0: drawn for each
 
     @property
     def drain_ms(self) -> int:
         """How long queues may take to drain after the faults end (P6)."""
-        return RETRY_S_MAX * 1000 + 2 * self.node_timeout_ms + DRAIN_EXTRA_MS
+        return max(RETRY_S_MAX, self.retry_s) * 1000 + 2 * self.node_timeout_ms + DRAIN_EXTRA_MS
 
 
 def weighted(random: Random, table: tuple[tuple[object, int], ...]) -> object:

@@ -78,7 +78,7 @@ class Producer(Actor):
         return jobs, requests
 
     def _terms(self) -> AddOptions:
-        retry_s = self.choose(RETRIES_S)
+        retry_s = self.world.setup.retry_s or self.choose(RETRIES_S)
         replicate = 1 if not retry_s else 1 + self.pick(min(3, self.world.setup.nodes))
         ttl_s = self.choose(TTLS_S)
         return AddOptions(

@@ -18,19 +18,20 @@ VIOLATIONS_SHOWN = 3
 FLAGS = ((bus.NOREPLY, "noreply"), (bus.INCR_NACKS, "+nack"), (bus.INCR_DELIVERIES, "+delivery"), (256, "queue-it"))
 
 
-def replay_command(seed: int, plan: Plan | None, movers: int = 0) -> str:
+def replay_command(seed: int, plan: Plan | None, movers: int = 0, retry_s: int = 0) -> str:
     """Return the command that replays a run."""
     words = f"python -m penstock.sim --replay {seed}" + (f" --movers {movers}" if movers else "")
+    words += f" --retry {retry_s}" if retry_s else ""
     return words if plan is None else f"{words} --plan '{plan_text(plan)}'"
 
 
-def failure_text(result: Result, movers: int = 0) -> str:
+def failure_text(result: Result, movers: int = 0, retry_s: int = 0) -> str:
     """Return the violations of a run, and the command that replays it."""
     lines = [f"seed {result.seed} fails:"]
     lines += [f"  {violation}" for violation in result.violations[:VIOLATIONS_SHOWN]]
     if len(result.violations) > VIOLATIONS_SHOWN:
         lines.append(f"  and {len(result.violations) - VIOLATIONS_SHOWN} more")
-    lines.append(f"  {replay_command(result.seed, result.plan, movers)}")
+    lines.append(f"  {replay_command(result.seed, result.plan, movers, retry_s)}")
     return "\n".join(lines)
 
 

@@ -43,12 +43,14 @@ def simulate(
     is_brief: bool = False,
     events: EventsPort | None = None,
     movers: int = 0,
+    retry_s: int = 0,
 ) -> Result:
     """Run a seed, with the faults drawn from it or with those given; a brief run ends at its first violation.
 
     `events` is told what happens to jobs on all nodes. `movers` clients move jobs from queue to queue.
+    With `retry_s` all jobs have this retry time.
     """
-    setup = draw_setup(seed)
+    setup = draw_setup(seed)._replace(retry_s=retry_s)
     plan = draw_plan(setup) if plan is None else plan
     was_on = gc.isenabled()
     gc.disable()  # a run makes many long-lived objects; what it leaves behind is collected at its end

@@ -30,10 +30,11 @@ def shrink(plan: Plan, breaks: Breaks) -> Plan:
     return plan
 
 
-def shrink_seed(seed: int, plan: Plan, promise: str, movers: int = 0) -> Plan:
+def shrink_seed(seed: int, plan: Plan, promise: str, movers: int = 0, retry_s: int = 0) -> Plan:
     """Find the fewest faults with which a seed still breaks the same promise."""
 
     def breaks(candidate: Plan) -> bool:
-        return any(violation.promise == promise for violation in simulate(seed, candidate, movers=movers).violations)
+        result = simulate(seed, candidate, movers=movers, retry_s=retry_s)
+        return any(violation.promise == promise for violation in result.violations)
 
     return shrink(plan, breaks)

@@ -23,10 +23,12 @@
     YOURJOBS        the same, up to 100
     NEEDJOBS PAUSE  u32 value, u32 length, the queue's name
     MANY            ours: u16 type, u16 zero, u32 how many nodes, their ids, then references to jobs
+    HAVEJOB         ours, one reference: where a job is. 0: it waits in the sender's queue; NOT_HERE; else it is out
+                    with a client for as many milliseconds. ASKS, FROM_HERE and ALL_TOLD name no job (core.places)
     all others      one reference to a job: its id and a u32; in QUEUED of our nodes the u32 holds the job's counters
 
-MANY is one message about many jobs, and names the nodes that hold them; it is sent only to nodes that have shown the
-ability. A message doesn't name its receiver: all receivers get the same bytes.
+MANY is one message about many jobs, and names the nodes that hold them; it and HAVEJOB are sent only to nodes that have
+shown the ability. A message doesn't name its receiver: all receivers get the same bytes.
 """
 
 from __future__ import annotations
@@ -54,24 +56,30 @@ YOURJOBS: Final = 13
 WORKING: Final = 14
 PAUSE: Final = 15
 MANY: Final = 16
+HAVEJOB: Final = 17
 # fmt: off
 TYPE_NAMES: Final = (
     "PING", "PONG", "MEET", "FAIL", "REPLJOB", "GOTJOB", "ENQUEUE", "QUEUED", "SETACK", "WILLQUEUE", "GOTACK", "DELJOB",
-    "NEEDJOBS", "YOURJOBS", "WORKING", "PAUSE", "MANY",
+    "NEEDJOBS", "YOURJOBS", "WORKING", "PAUSE", "MANY", "HAVEJOB",
 )
 # fmt: on
 GOSSIP_TYPES: Final = frozenset((PING, PONG, MEET))
 NODE_TYPES: Final = frozenset((PING, PONG, MEET, FAIL))
-REFERENCE_TYPES: Final = frozenset((GOTJOB, ENQUEUE, QUEUED, SETACK, WILLQUEUE, GOTACK, DELJOB, WORKING))
+REFERENCE_TYPES: Final = frozenset((GOTJOB, ENQUEUE, QUEUED, SETACK, WILLQUEUE, GOTACK, DELJOB, WORKING, HAVEJOB))
 RECORD_TYPES: Final = frozenset((REPLJOB, YOURJOBS))
 NAME_TYPES: Final = frozenset((NEEDJOBS, PAUSE))
 
 # Flags of a message. From 256 on they are ours.
 NOREPLY: Final = 1
 INCR_NACKS: Final = 2
-GIVEN_BACK: Final = 2  # YOURJOBS of our nodes: it was given back since it was last delivered
+GIVEN_BACK: Final = 2  # YOURJOBS of our nodes, HAVEJOB: it was given back since it was last delivered
 INCR_DELIVERIES: Final = 4
 QUEUE_IT: Final = 256  # REPLJOB: queue it where it arrives; nobody else will
+ASKS: Final = 128  # HAVEJOB: the sender doesn't know where the receiver's jobs are
+FROM_HERE: Final = 256  # HAVEJOB: what the sender said before may be lost; it says everything again
+NOT_HERE: Final = 0xFFFFFFFF  # HAVEJOB: it doesn't wait on the sender, and it isn't known where it is
+ALL_TOLD: Final = 512  # HAVEJOB: it has said everything
+TAKEN: Final = 512  # QUEUED: the node that had it in its queue has failed; nobody was given the job
 RETURNED: Final = 512  # YOURJOBS: nobody waits where it was sent; it stays where it arrives now
 TRIES_SHIFT: Final = 10  # REPLJOB, YOURJOBS, WORKING, QUEUED: the job's tries and 1 more, in 14 bits; 0 says nothing
 TRIES_MAX: Final = 0x3FFE
@@ -92,7 +100,8 @@ OUR_VERSION: Final = 1
 VERSION: Final = 1
 CAN_MANY: Final = 1  # the ability to take MANY, and more than one job in a REPLJOB
 COUNTS_WAITS: Final = 2  # NEEDJOBS with waiting clients: the value is how many of them are new
-ABILITIES: Final = CAN_MANY | COUNTS_WAITS
+TAKES_OVER: Final = 4  # HAVEJOB: it queues what waited on a node that has failed
+ABILITIES: Final = CAN_MANY | COUNTS_WAITS | TAKES_OVER
 
 HEADER: Final = struct.Struct(">4sIHHHH40s46x4sBBQ20xHHxBBB")
 HEADER_BYTES: Final = 144
@@ -199,7 +208,7 @@ def decode(data: bytes) -> BusMessage | None:
         flags1,
         flags2,
     ) = HEADER.unpack_from(data)
-    if version != VERSION or kind > MANY or length != len(data):
+    if version != VERSION or kind > HAVEJOB or length != len(data):
         return None
     flags = flags0 | flags1 << 8 | flags2 << 16
     if mark != OUR_MARK:

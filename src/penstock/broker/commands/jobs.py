@@ -222,6 +222,8 @@ def getjob_run(broker: Broker, client: Client, requests: list[list[bytes]], at: 
     queue = broker.node.queues.by_name.get(first[2])
     if queue is None or not queue.length or queue.pause & PAUSED_OUT or first[1].upper() != b"FROM":
         return 0, b""
+    if broker.node.holds_until_ms:
+        return 0, b""
     wanted = 0
     for request in islice(requests, at, at + RUN_MAX):
         if request != first:

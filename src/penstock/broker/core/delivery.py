@@ -25,8 +25,10 @@ from penstock.broker.core.jobs import (
     LISTED,
     MOVED,
     OUT,
+    OUT_THERE,
     QUEUED,
     RETURNING,
+    TAKING,
     Job,
     Rules,
     attempt_of,
@@ -36,10 +38,11 @@ from penstock.broker.core.jobs import (
     tries_before,
 )
 from penstock.broker.core.node import NS_PER_MS, Node
-from penstock.broker.core.outbox import tell_holders
+from penstock.broker.core.outbox import NOBODY, tell_holders
 from penstock.broker.core.owners import created_by, set_owner
 from penstock.broker.core.queues import PAUSED_IN, PAUSED_OUT, Queue
 from penstock.broker.core.refusals import Refused
+from penstock.broker.core.telling import note_fetched, note_place
 from penstock.broker.core.tokens import end_lease
 from penstock.wire import bus
 
@@ -120,7 +123,9 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     is_news = nack or bool(job.flags & (DELIVERED | BCAST_QUEUED)) or job.requeue_at > node.now_ms
     job.state = QUEUED
     is_return = nack or bool(job.flags & RETURNING)
-    job.flags &= ~(OUT | GIVEN | GIVEN_BACK | IMPORTED | MOVED)  # no longer the state in which another node gave it
+    is_taken = bool(job.flags & TAKING)
+    # No longer the state in which another node had it, or gave it.
+    job.flags &= ~(OUT | GIVEN | GIVEN_BACK | IMPORTED | MOVED | OUT_THERE | TAKING)
     if is_return:
         job.flags |= GIVEN_BACK
     if job.rules.retry_s:
@@ -131,6 +136,9 @@ def enqueue(node: Node, job: Job, nack: bool = False) -> bool:
     if nack:
         job.nacks = (job.nacks + 1) & COUNTER_MASK
         tell_queued(node, job, bus.INCR_NACKS)
+    elif is_taken:
+        job.flags |= BCAST_QUEUED
+        tell_queued(node, job, bus.TAKEN)
     elif job.flags & BCAST_QUEUED:
         job.deliveries = (job.deliveries + 1) & COUNTER_MASK
         tell_queued(node, job, bus.INCR_DELIVERIES)
@@ -160,9 +168,12 @@ def enqueue_now(node: Node, job: Job) -> bool:
     return True
 
 
-def tell_queued(node: Node, job: Job, flags: int = 0) -> None:
-    """Send QUEUED to all holders of a job, with its counters: it may reach them again before this message."""
-    tell_holders(node, bus.QUEUED, job.id, job.holders.delivered, flags, bus.counters(job.nacks, job.deliveries))
+def tell_queued(node: Node, job: Job, flags: int = 0, whom: frozenset[bytes] = NOBODY) -> None:
+    """Send QUEUED to all holders of a job, or some, with its counters: it may reach them again before this message."""
+    delivered = job.holders.delivered
+    if len(delivered) > 1:
+        counters = bus.counters(job.nacks, job.deliveries)
+        node.outbox.add_reference(bus.QUEUED, whom or delivered, job.id, counters, flags, delivered)
 
 
 def dequeue(node: Node, job: Job) -> bool:
@@ -194,6 +205,8 @@ def fetch(node: Node, queue: Queue, most: int, lease_ms: int = 0, begin_max: int
             else:
                 job.flags |= AHEAD
             lease(node, job, lease_ms)
+    elif node.cluster.has_takers:
+        note_fetched(node, jobs)
     if queue.exchange is not None and not queue.length:
         node.ready[queue] = None  # other nodes may have more
     if node.journal is not None:
@@ -223,6 +236,8 @@ def unfetch(node: Node, job: Job) -> bool:
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             tell_queued(node, job, bus.tries_flags(job.tries))
         schedule(node, job)
+    elif len(job.holders.delivered) > 1:
+        note_place(node, job)
     queue = node.queue(job.queue)
     queue.insert(job)
     queue.jobs_out -= 1
@@ -322,7 +337,7 @@ def wake(node: Node, job: Job) -> None:
 
 def _requeue(node: Node, job: Job) -> bool:
     """Queue a job whose delay, retry time or lease is over; False if that is not allowed."""
-    is_first = not job.flags & BCAST_QUEUED
+    is_first = not job.flags & BCAST_QUEUED or bool(job.flags & TAKING)
     attempt = attempt_of(job)
     if not enqueue(node, job):
         return False

@@ -45,11 +45,12 @@ from penstock.broker.core.jobs import (
     IMPORTED,
     MOVED,
     OUT,
+    OUT_THERE,
     QUEUED,
     WAIT_REPL,
     Job,
 )
-from penstock.broker.core.membership import LINKED, UNREACHABLE, Peer
+from penstock.broker.core.membership import FAIL, LINKED, UNREACHABLE, Peer
 from penstock.broker.core.node import Node
 from penstock.broker.core.owners import set_owner
 from penstock.broker.core.queues import PAUSED_OUT, QUEUE_BYTES, Queue
@@ -61,6 +62,7 @@ from penstock.broker.core.replication import (
     read_copies,
     register_copy,
 )
+from penstock.broker.core.telling import note_place
 from penstock.broker.core.timers import Timed
 from penstock.wire import bus
 
@@ -416,6 +418,12 @@ def linked(node: Node, peer: Peer) -> None:
             _tell(node, exchange_of(node, queue), peer, waiters, waiters)
         elif waiters:
             _say(node, peer, queue.name, 1)
+    serve_wants(node, peer)
+
+
+def serve_wants(node: Node, peer: Peer) -> None:
+    """Serve the requests of a node that can be reached again."""
+    for queue in node.queues.by_name.values():
         if queue.length and queue.exchange is not None and peer.id in queue.exchange.wanted:
             node.ready[queue] = None
 
@@ -454,7 +462,7 @@ def on_needjobs(node: Node, peer: Peer, message: bus.BusMessage) -> None:
         if exchange is not None:
             exchange.wanted.pop(peer.id, None)
         return
-    if not queue.length or queue.pause & PAUSED_OUT or peer.link != LINKED:
+    if not queue.length or queue.pause & PAUSED_OUT or peer.link != LINKED or node.holds_until_ms:
         return
     if exchange is not None and exchange.rate(node.now_ms):
         return  # this node itself gets jobs of the queue from others
@@ -479,11 +487,15 @@ def give_wanted(node: Node, queue: Queue) -> None:
     exchange = queue.exchange
     if exchange is None or not queue.length or queue.pause & PAUSED_OUT or not exchange.is_wanted(node.now_ms):
         return
+    if node.holds_until_ms:
+        return
     for is_blocked in (True, False):
         for peer_id, want in list(exchange.wanted.items()):
             peer = node.cluster.peers.get(peer_id)
             if peer is None or peer.link != LINKED or not want.count or want.is_blocked is not is_blocked:
                 continue
+            if peer.flags & FAIL:
+                continue  # a process that stands still may have a link
             jobs = queue.take(want.count) if is_blocked else _take_for_poll(node, exchange)
             if not jobs:
                 continue
@@ -525,10 +537,12 @@ def _give(node: Node, queue: Queue, peer: Peer, jobs: list[Job], flags: int = 0)
         if job.rules.retry_s:  # its retry time starts again there, so it does here
             join_holders(node, job, peer.alone)
             set_owner(node, job, peer.id, is_given=True)
-            job.flags = job.flags & ~OUT | GIVEN | BCAST_WILLQUEUE
+            job.flags = job.flags & ~(OUT | OUT_THERE) | GIVEN | BCAST_WILLQUEUE
             job.requeue_at = node.after_retry(job.rules.retry_ms)
             schedule(node, job)
             kept.append(job)
+            if not peer.abilities & bus.TAKES_OVER and len(job.holders.delivered) > 2:
+                note_place(node, job)  # it doesn't say itself that it has the job
         given_back = bus.GIVEN_BACK if job.flags & GIVEN_BACK else 0
         node.outbox.add_record(
             bus.YOURJOBS, peer.alone, message_record(node, job), flags | given_back | copy_flags(job)
@@ -626,6 +640,8 @@ def on_yourjobs(node: Node, peer: Peer, message: bus.BusMessage) -> None:
         if enqueue(node, job):
             job.flags |= MOVED | (GIVEN_BACK if is_given_back else 0)
             imported.setdefault(node.queue(job.queue), []).append(job)
+            if len(job.holders.delivered) > 2:
+                note_place(node, job)  # only the node that gave it knows that it is here
     if fresh and node.journal is not None:
         note_copies(node, fresh)
     if is_returned:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 
-from penstock.broker.core import acks, federation, restoring
+from penstock.broker.core import acks, federation, places, restoring, takeover
 from penstock.broker.core.membership import (
     BLACKLIST_MS,
     CONNECTING,
@@ -33,6 +33,7 @@ from penstock.broker.core.membership import (
     NO_LINK,
     NOADDR,
     PFAIL,
+    PLACES_UNTOLD,
     UNHEARD,
     Peer,
     can_be_address,
@@ -71,6 +72,10 @@ def link_opened(node: Node, peer: Peer) -> None:
     _ping(node, peer)
     if pending:
         peer.ping_sent = pending  # else a node that accepts links and answers nothing would never fail
+    if peer.flags & FAIL and peer.abilities & bus.TAKES_OVER:
+        node.outbox.send(peer, bus.FAIL, peer.id)  # it may not know
+    peer.places_told = PLACES_UNTOLD
+    places.linked(node, peer)
     node.cluster.recount()
     if not peer.flags & HANDSHAKE:
         _greet(node, peer)
@@ -89,6 +94,7 @@ def link_lost(node: Node, peer: Peer) -> None:
     if peer.flags & HANDSHAKE:
         return
     peer.speaks = False  # it may be a new process, without a link to us yet
+    peer.places_told = PLACES_UNTOLD
     federation.unlinked(node, peer)
     node.cluster.recount()
 
@@ -97,6 +103,7 @@ def _drop_link(node: Node, peer: Peer) -> None:
     if peer.link != NO_LINK:
         node.outbox.port.disconnect(peer)
         peer.link = NO_LINK
+        peer.places_told = PLACES_UNTOLD
         federation.unlinked(node, peer)
         node.cluster.recount()
 
@@ -142,6 +149,7 @@ def cron(node: Node, node_timeout_ms: int) -> None:
     for peer_id in [known for known, until in cluster.blacklist.items() if until <= now_ms]:
         del cluster.blacklist[peer_id]
     node.crons += 1
+    takeover.end_hold(node)
     if len(cluster.peers) == 1:
         return
     shake_ms = max(node_timeout_ms, HANDSHAKE_MS_MIN)
@@ -154,6 +162,9 @@ def cron(node: Node, node_timeout_ms: int) -> None:
             _watch(node, peer, node_timeout_ms)
     if node.crons % PING_EVERY_CRONS == 0:
         _ping_one(node)
+    places.tell_all(node)
+    places.ask(node)
+    takeover.take_over(node)
 
 
 def _watch(node: Node, peer: Peer, node_timeout_ms: int) -> None:
@@ -257,6 +268,9 @@ def on_gossip(node: Node, link: LinkInfo, message: BusMessage) -> None:
     if sender is None:
         return
     sender.abilities = message.abilities
+    if message.abilities & bus.TAKES_OVER:
+        cluster.has_takers = True
+        places.linked(node, sender)
     if (sender.flags ^ message.node_flags) & LEAVING:
         sender.flags ^= LEAVING
         cluster.unsaved = True
@@ -297,7 +311,9 @@ def _answered(node: Node, peer: Peer, sender: Peer | None, message: BusMessage) 
         return None
     peer.ping_sent, peer.pong_received = 0, node.now_ms
     if peer.flags & (PFAIL | FAIL):
-        cluster.unsaved = cluster.unsaved or bool(peer.flags & FAIL)
+        if peer.flags & FAIL:
+            cluster.unsaved = True
+            federation.serve_wants(node, peer)
         peer.flags &= ~(PFAIL | FAIL)
         peer.fail_reports.clear()
         cluster.recount()
@@ -355,11 +371,14 @@ def _fail_if_most_say_so(node: Node, peer: Peer) -> None:
 def on_fail(node: Node, sender: Peer, message: BusMessage) -> None:
     """FAIL: most of the cluster agrees that a node fails."""
     peer = node.cluster.peers.get(message.payload)
+    if peer is node.cluster.myself:
+        takeover.hold(node)
     if peer is not None and not peer.flags & (MYSELF | HANDSHAKE | FAIL):
         _fail(node, peer)
 
 
 def _fail(node: Node, peer: Peer) -> None:
     peer.flags = peer.flags & ~PFAIL | FAIL
+    takeover.failed(node, peer)
     node.cluster.unsaved = True
     node.cluster.recount()

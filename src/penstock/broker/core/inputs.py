@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.core import acks, federation, gossip, replication, requeueing, waiters
+from penstock.broker.core import acks, federation, gossip, places, replication, requeueing, waiters
 from penstock.broker.core.acks import ack, ack_unknown, delete, delete_elsewhere, drop_all, remove_all
 from penstock.broker.core.adding import add
 from penstock.broker.core.delivery import dequeue, enqueue_now, fetch, nack_after, wake, working
@@ -48,6 +48,8 @@ from penstock.broker.core.moving import move
 from penstock.broker.core.node import Node
 from penstock.broker.core.owners import away, is_away, is_scheduled
 from penstock.broker.core.replication import Addition, wake_addition
+from penstock.broker.core.takeover import hold
+from penstock.broker.core.telling import Telling
 from penstock.broker.core.waiters import (
     Waiter,
     ask_others,
@@ -113,7 +115,8 @@ __all__ = [  # noqa: RUF022 - in the order of the comments
     "link_opened",
     "link_lost",
     "receive",
-    # Time: timers that are due, and the cron, ten times a second.
+    # Time: the process stood still; timers that are due, and the cron, ten times a second.
+    "hold",
     "tick",
     "cron",
     "drop_idle_queues",
@@ -138,6 +141,7 @@ ABOUT_JOBS: Final[dict[int, Callable[[Node, Peer, int, list[bytes] | None, Refer
     bus.WILLQUEUE: requeueing.on_willqueue,
     bus.QUEUED: requeueing.on_queued,
     bus.WORKING: requeueing.on_working,
+    bus.HAVEJOB: places.on_havejob,
 }
 OTHERS: Final[dict[int, Callable[[Node, Peer, BusMessage], None]]] = {
     bus.FAIL: gossip.on_fail,
@@ -179,6 +183,8 @@ def tick(node: Node) -> bool:
             node.port.answer(item, None)
         elif isinstance(item, Addition):
             wake_addition(node, item)
+        elif isinstance(item, Telling):
+            places.tell_changes(node)
         else:
             assert isinstance(item, Exchange)
             wake_exchange(node, item)

@@ -43,6 +43,8 @@ RETURNING: Final = 64  # nacked with a delay: others are told when it is queued
 IMPORTED: Final = 256  # given by another node, and not fetched yet: it may go back (core.federation)
 MOVED: Final = 1024  # another node gave it to us when it was last queued here
 GIVEN_BACK: Final = 2048  # it was last queued because a client gave it back, here or where it came from
+OUT_THERE: Final = 4096  # the node that has it gave it to a client, or keeps it for later
+TAKING: Final = 8192  # the node that had it in its queue has failed: this one is about to queue it, uncounted
 ACK_NOTED: Final = 16  # its ack is journaled as a state; its removal will be when all holders have the ack
 
 CACHE_MAX: Final = 4096  # entries of each cache; when it is full, it is cleared

@@ -49,6 +49,11 @@ HELLO_NO_LINK: Final = 5
 HELLO_PFAIL: Final = 10
 HELLO_GONE: Final = 100
 
+PLACES_UNTOLD: Final = 0  # nothing was said on our link to it
+PLACES_DUE: Final = 1  # it knows that all will be said
+PLACES_UNDER_WAY: Final = 2
+PLACES_TOLD: Final = 3
+
 NO_LINK: Final = 0
 CONNECTING: Final = 1
 LINKED: Final = 2
@@ -77,6 +82,9 @@ class Peer:
         "link",
         "linked_ms",
         "ping_sent",
+        "places_asked_ms",
+        "places_known",
+        "places_told",
         "pong_received",
         "port",
         "speaks",
@@ -95,6 +103,9 @@ class Peer:
         self.speaks = False  # it has a link to us, on which it can confirm copies
         self.abilities = 0  # what it can do beyond an original node (wire.bus)
         self.fail_reports: dict[bytes, int] = {}  # the nodes that report it as failing, and when
+        self.places_known = False  # it has told us where its jobs are, and nothing of that was lost (core.places)
+        self.places_asked_ms = 0
+        self.places_told = PLACES_UNTOLD  # and we told it
         self.handed_over = 0  # sequence of its last message that gave us a job for good
 
     def hands_over(self, sequence: int) -> bool:
@@ -138,6 +149,7 @@ class Cluster:
         self.peers: dict[bytes, Peer] = {my_id: self.myself}
         self.blacklist: dict[bytes, int] = {}
         self.epoch = 0  # grows with every change that matters to an add
+        self.has_takers = False  # a node has been seen that takes jobs over
         self.unsaved = False  # nodes.conf must be written
         self.draining = False  # this node hands its jobs over (core.draining), also after a restart
         self.messages_sent = 0

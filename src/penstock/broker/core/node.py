@@ -18,6 +18,7 @@ from penstock.broker.core.memory import Memory
 from penstock.broker.core.outbox import Outbox
 from penstock.broker.core.queues import QUEUE_BYTES, Queue
 from penstock.broker.core.registry import Finished, JobTable, QueueTable
+from penstock.broker.core.telling import Telling
 from penstock.broker.core.timers import Timers
 
 if TYPE_CHECKING:
@@ -129,6 +130,13 @@ class Node:
         self.timers = Timers()
         self.ready: dict[Queue, None] = {}  # queues with both jobs and waiters
         self.untold: dict[Queue, None] = {}  # queues that other nodes may have to be told of at the end of the turn
+        self.telling = Telling()
+        self.failed: dict[bytes, None] = {}  # nodes that are marked as failed: their jobs are taken over
+        self.takes_over = False  # that is under way
+        self.takeover: Iterator[Job] = iter(())  # of the jobs here, those still to be looked at for that
+        self.takeover_ms = 0  # when it begins again
+        self.held_ms = -self.node_timeout_ms  # when it last began to hold deliveries back
+        self.holds_until_ms = 0  # until then no job is delivered (core.takeover); 0: they are
         self.claims: dict[bytes, Claim] = {}
         self.acked: dict[bytes, Job] = {}  # acked here, and not confirmed by all holders yet
         self.finished = Finished(self.memory)

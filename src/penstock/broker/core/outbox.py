@@ -23,6 +23,7 @@ ORDER: Final = (
     bus.QUEUED,
     bus.WORKING,
     bus.YOURJOBS,  # after QUEUED: a job that was queued here and sent away in the same turn is queued there now
+    bus.HAVEJOB,
     bus.WILLQUEUE,
     bus.GOTJOB,
     bus.SETACK,
@@ -77,9 +78,10 @@ class Outbox:
         self.cluster = cluster
         self.port: BusPort = NoBus()
         self.sequence = 0  # of our messages (Node.renumber)
-        self._groups: list[dict[_Key, list[bytes]]] = [{} for _ in range(bus.MANY)]
+        self._groups: list[dict[_Key, list[bytes]]] = [{} for _ in range(bus.HAVEJOB + 1)]
         self._ready: dict[Peer, list[bytes]] = {}
         self.waiting = False
+        self.discards = 0
 
     # About jobs.
 
@@ -151,19 +153,21 @@ class Outbox:
         """Discard the messages about jobs."""
         for groups in self._groups:
             groups.clear()
+        self.discards += 1
         self.waiting = bool(self._ready)
 
     def _encode(self, message_type: int, key: _Key, items: list[bytes]) -> None:
         receivers, flags, holders = key
         peers = self.cluster.peers
+        needed = bus.TAKES_OVER if message_type == bus.HAVEJOB else bus.CAN_MANY
         able: list[Peer] = []
         plain: list[Peer] = []
         for node_id in sorted(receivers):  # the order of a set differs from process to process
             peer = peers.get(node_id)
             if peer is not None and peer.link == LINKED:
-                (able if peer.abilities & bus.CAN_MANY else plain).append(peer)
+                (able if peer.abilities & needed else plain).append(peer)
         is_records = message_type in bus.RECORD_TYPES
-        if plain:  # original nodes read one job in a REPLJOB, many in a YOURJOBS
+        if plain and message_type != bus.HAVEJOB:  # original nodes read one job in a REPLJOB, many in a YOURJOBS
             single = [[item] for item in items] if message_type == bus.REPLJOB else [items]
             payloads = [bus.jobs(part) for part in single] if is_records else items
             if message_type == bus.QUEUED:

@@ -43,6 +43,7 @@ from penstock.broker.core.owners import note_copy, set_holders, set_owner
 from penstock.broker.core.queues import PAUSED_IN
 from penstock.broker.core.refusals import Refused
 from penstock.broker.core.sources import Sources
+from penstock.broker.core.telling import note_place
 from penstock.broker.core.timers import Timed
 from penstock.broker.core.tokens import LEASE_MS_MAX
 from penstock.wire import bus
@@ -449,7 +450,8 @@ def on_enqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, re
             continue  # it is queued after its retry time
         job.flags &= ~BCAST_QUEUED
         if not delay_s:
-            enqueue(node, job)
+            if enqueue(node, job) and len(job.holders.delivered) > 1:
+                note_place(node, job)
             continue
         set_owner(node, job, b"")
         job.requeue_at = node.now_ms + delay_s * 1000 + 1

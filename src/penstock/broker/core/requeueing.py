@@ -22,7 +22,9 @@ from penstock.broker.core.jobs import (
     GIVEN,
     MOVED,
     OUT,
+    OUT_THERE,
     QUEUED,
+    TAKING,
     WAIT_REPL,
     Job,
 )
@@ -47,7 +49,7 @@ def gives_way(job_id: bytes, mine: bytes, theirs: bytes) -> bool:
     return False
 
 
-def _find(node: Node, peer: Peer, job_id: bytes) -> Job | None:
+def find_unfinished(node: Node, peer: Peer, job_id: bytes) -> Job | None:
     """Find a job; the peer is told with SETACK if it is acked or finished here."""
     job = node.jobs.get(job_id)
     if job is not None and job.state == ACKED:
@@ -61,7 +63,7 @@ def _find(node: Node, peer: Peer, job_id: bytes) -> Job | None:
 def on_willqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
     """WILLQUEUE: object if there is a reason."""
     for job_id, _ in refs:
-        job = _find(node, peer, job_id)
+        job = find_unfinished(node, peer, job_id)
         if job is None or job.state == WAIT_REPL:
             continue
         join_holders(node, job, peer.alone.union(nodes or ()))
@@ -71,13 +73,13 @@ def on_willqueue(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, 
         elif job.flags & (OUT | GIVEN) and left_ms > 0 and peer.abilities & bus.CAN_MANY:
             node.outbox.add_reference(bus.WORKING, peer.alone, job_id, left_ms, bus.tries_flags(job.tries))
         elif left_ms <= 2 * WARN_MS and gives_way(job_id, node.cluster.my_id, peer.id):
-            _put_off(node, job, job.rules.retry_ms, True)  # this node was about to queue it too
+            put_off(node, job, job.rules.retry_ms, True)  # this node was about to queue it too
 
 
 def on_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
     """QUEUED: postpone the requeue here, or give way."""
     for job_id, counters in refs:
-        job = _find(node, peer, job_id)
+        job = find_unfinished(node, peer, job_id)
         if job is None:
             continue
         join_holders(node, job, peer.alone.union(nodes or ()))
@@ -93,10 +95,25 @@ def on_queued(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, ref
             job.tries = tries  # a fetch was undone there
         if job.token and job.state == ACTIVE and not job.flags & OUT:
             _lose_lease(node, job)
+        if flags & bus.TAKEN and _keeps(node, peer, job):
+            continue
         give_way = job.state != QUEUED or gives_way(job_id, node.cluster.my_id, peer.id)
-        _put_off(node, job, job.rules.retry_ms, give_way)
+        put_off(node, job, job.rules.retry_ms, give_way)
         if job.state == ACTIVE:
             set_owner(node, job, peer.id)
+            job.flags &= ~OUT_THERE
+
+
+def _keeps(node: Node, peer: Peer, job: Job) -> bool:
+    """Whether a job stays here though another node took it over; that node is told."""
+    left_ms = job.requeue_at - node.now_ms
+    if job.state == ACTIVE and job.flags & OUT and left_ms > 0:
+        node.outbox.add_reference(bus.WORKING, peer.alone, job.id, left_ms, bus.tries_flags(job.tries))
+        return True
+    if job.state == QUEUED and not gives_way(job.id, node.cluster.my_id, peer.id):
+        tell_queued(node, job, 0, peer.alone)
+        return True
+    return False
 
 
 def _is_past(job: Job, counters: int) -> bool:
@@ -118,21 +135,22 @@ def _lose_lease(node: Node, job: Job) -> None:
 def on_working(node: Node, peer: Peer, flags: int, nodes: list[bytes] | None, refs: list[tuple[bytes, int]]) -> None:
     """WORKING: leave a job to the client that works on it."""
     for job_id, left_ms in refs:
-        job = _find(node, peer, job_id)
+        job = find_unfinished(node, peer, job_id)
         if job is not None:
             join_holders(node, job, frozenset(nodes or peer.alone))  # a node that drains may not hold it any more
             tries = bus.tries_of(flags)
             is_again = tries > max(job.tries, 1)
             job.tries = max(job.tries, tries)
-            _put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)
+            put_off(node, job, left_ms + GRACE_MS if left_ms else job.rules.retry_ms, True)
             if job.state == ACTIVE:
                 set_owner(node, job, peer.id)
+                job.flags |= OUT_THERE
             # A first delivery isn't journaled: most succeed, and a record for each would cost as much as the job.
             if is_again and node.journal is not None:
                 node.journal.changed(job)
 
 
-def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
+def put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
     if not job.rules.retry_s or job.state == ACKED:
         return
     if job.state == WAIT_REPL:
@@ -144,7 +162,7 @@ def _put_off(node: Node, job: Job, wait_ms: int, give_way: bool) -> None:
         node.queues.by_name[job.queue].drop()
         if node.journal is not None:
             node.journal.changed(job)
-    job.flags |= BCAST_WILLQUEUE
+    job.flags = job.flags & ~TAKING | BCAST_WILLQUEUE
     due = node.after_retry(wait_ms)
     job.requeue_at = max(due, job.requeue_at) if job.token else due  # a lease doesn't end earlier
     schedule(node, job)

@@ -51,6 +51,8 @@ def fetch_many(node: Node, names: list[bytes], count: int, lease_ms: int, begin_
     """Take up to `count` jobs, one from each queue in turn; fewer if the reply would be too large."""
     queues = find_queues(node, names)
     jobs: list[Job] = []
+    if node.holds_until_ms:
+        return jobs
     if len(queues) == 1:
         if queues[0].length and not queues[0].pause & PAUSED_OUT:
             jobs = fetch(node, queues[0], count, lease_ms, begin_max)
@@ -121,6 +123,8 @@ def leave(node: Node, waiter: Waiter, linger_ms: int) -> None:
 
 def serve_ready(node: Node) -> None:
     """Deliver jobs to waiting clients until jobs or clients run out."""
+    if node.holds_until_ms:
+        return
     while node.ready:
         queue = next(iter(node.ready))
         del node.ready[queue]
