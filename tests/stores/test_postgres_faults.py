@@ -85,6 +85,23 @@ async def test_a_waiting_caller_goes_on_after_its_sessions_were_ended(
             await job.ack()
 
 
+async def test_a_statement_ends_though_the_event_loop_does_not_watch_its_socket_any_more(
+    postgres_database: str, admin: Any
+) -> None:
+    """As uvloop does after an error of the socket, of which it tells once."""
+    async with penstock.connect(postgres_database) as store:
+        pool = store._driver._pool
+        await pool.run_script("SELECT 1")
+        (link,) = pool._idle
+        admin.execute("SELECT pg_advisory_lock(1)")
+        waiting = asyncio.create_task(pool.run_script("SELECT pg_advisory_lock(1)"))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().remove_reader(link._socket)
+        admin.execute("SELECT pg_advisory_unlock(1)")
+        async with asyncio.timeout(PATIENCE):
+            await waiting
+
+
 async def test_an_idle_connection_that_the_server_ends_leaves_the_event_loop_alone(
     postgres_database: str, admin: Any
 ) -> None:

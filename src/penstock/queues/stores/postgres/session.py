@@ -83,8 +83,11 @@ class PostgresSession:
     def is_quiet(self) -> bool:
         """Whether an idle connection is as it was left. A message without a request mostly says that the server ends
         the session."""
-        if self.is_broken or not self.is_idle:
-            return False
+        return not self.is_broken and self.is_idle and self.has_no_input
+
+    @property
+    def has_no_input(self) -> bool:
+        """Whether there is nothing to read from the socket, not even its end."""
         poll = select.poll()
         poll.register(self._pgconn.socket, select.POLLIN)
         return not poll.poll(0)

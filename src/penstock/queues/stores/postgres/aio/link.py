@@ -5,7 +5,8 @@ says what was done, and so what must be undone.
 
 The event loop watches the socket from the first statement on, not per statement: that would cost two system calls each
 time. What the server sends without a request goes to `on_input`; without one, the connection is no longer watched, and
-the pool finds out before the next use.
+the pool finds out before the next use. uvloop stops watching a socket after an error, which it reports once: what comes
+after that would never be read. So a statement that takes long looks at its socket now and then.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ Undo = Callable[[Rows], Awaitable[None]]  # takes back what a statement returned
 
 Gate = asyncio.Semaphore
 INTERRUPTED = asyncio.CancelledError
+LOOK_S = 1.0  # between two looks at the socket of a statement that takes long
 PATIENCE_S = 5.0  # a statement takes milliseconds; a server that is silent for longer will not answer any more
 
 
@@ -43,6 +45,7 @@ class PostgresLink:
         self._loop: asyncio.AbstractEventLoop | None = None  # that watches the socket
         self._socket = -1
         self._is_writing = False
+        self._looking: asyncio.TimerHandle | None = None
 
     @classmethod
     async def connect(cls, conninfo: str) -> "PostgresLink":
@@ -101,6 +104,18 @@ class PostgresLink:
         self._loop = loop
         self._socket = self.pgconn.socket
         loop.add_reader(self._socket, self._on_ready, READY_R)
+        self._looking = loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Go on with a statement whose socket can be read, though nobody has said so."""
+        loop = self._loop
+        if loop is None:
+            return
+        if self._answer is not None and not self._answer.done() and not self.session.has_no_input:
+            self._watch(loop)
+            self._on_ready(READY_R)
+        else:
+            self._looking = loop.call_later(LOOK_S, self._look)
 
     def _watch_writing(self, is_writing: bool) -> None:
         """A batch that is larger than the buffers is sent in pieces."""
@@ -113,6 +128,9 @@ class PostgresLink:
 
     def _unwatch(self) -> None:
         loop, self._loop, self._is_writing = self._loop, None, False
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._socket)
             loop.remove_writer(self._socket)
