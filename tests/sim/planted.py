@@ -187,7 +187,7 @@ MUTANTS = (
         "core/acks.py",
         "    node.timers.set(job, min(node.after_retry(wait_ms), job.expires_at))\n\n\ndef _collected",
         "    node.timers.set(job, job.expires_at)\n\n\ndef _collected",
-        1,
+        13,
         "P6",
     ),
     Mutant(
@@ -228,7 +228,7 @@ MUTANTS = (
         "core/federation.py",
         "        if (job is None and copy.id in node.finished) or (job is not None and job.state == ACKED):\n",
         "        if job is not None and job.state == ACKED:\n",
-        2,
+        14,
         "P3",
     ),
     Mutant(
@@ -245,7 +245,7 @@ MUTANTS = (
         "core/outbox.py",
         "    bus.REPLJOB,\n    bus.ENQUEUE,\n",
         "    bus.REPLJOB,\n    bus.YOURJOBS,\n    bus.ENQUEUE,\n",
-        45,
+        2,
         "P6",
     ),
     Mutant(
@@ -375,7 +375,7 @@ MUTANTS = (
         "core/waiters.py",
         "        unfetch(node, job)\n",
         "        pass\n",
-        118,
+        34,
         "P1",
     ),
     Mutant(
@@ -391,7 +391,7 @@ MUTANTS = (
         "core/federation.py",
         "STANDS_MS: Final = 45_000",
         "STANDS_MS: Final = 5000",
-        15,
+        7,
         "P10",
     ),
     Mutant(
@@ -407,7 +407,7 @@ MUTANTS = (
         "core/federation.py",
         "        if left_ms > 0 and not (is_nacked or is_given_back):",
         "        if left_ms > 0:",
-        5,
+        4,
         "P10",
     ),
     Mutant(
@@ -484,7 +484,7 @@ MUTANTS = (
         "core/sources.py",
         "            if job is None or not may_move(node, job, row.token):\n",
         "            if job is None:\n",
-        3,
+        30,
         "P4",
         movers=3,
     ),
