@@ -115,7 +115,7 @@ MUTANTS = (
         "core/delivery.py",
         "            tell_holders(node, bus.WILLQUEUE, job.id, job.holders.delivered)\n",
         "            pass\n",
-        7,
+        260,
         "P3",
     ),
     Mutant(
