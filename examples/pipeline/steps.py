@@ -41,4 +41,5 @@ async def pack(order: Order) -> Order:
 
 def send(order: Order) -> None:
     """The last one: the job leaves the pipeline."""
-    print(f"sent {order['count']} {order['fruit']}", flush=True)
+    # One write with its line end: plain functions run in threads, which would mix their lines otherwise.
+    print(f"sent {order['count']} {order['fruit']}\n", end="", flush=True)
